@@ -1,0 +1,49 @@
+# Everything a developer types. The first target that needs it makes the environment in .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gradclip needs Python 3.11 or newer; set PYTHON=python3.12, say"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,test,lint,bench]'
+	@touch $@
+
+setup: $(STAMP) ## Make the environment in .venv
+
+demo: $(STAMP) ## Judge a sample run: the main job, end to end
+	$(BIN)/gradclip analyze sample_runs/spike-recovered.csv
+
+test: $(STAMP) ## Run the tests
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: $(STAMP) ## Formatting, lint, types, and whether the generated documentation is current
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m docs.generate --check
+
+format: $(STAMP) ## Format the code and repair what lint can repair
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(STAMP) ## Write the generated parts of README.md and docs/rules.md anew
+	$(BIN)/python -m docs.generate
+
+bench: $(STAMP) ## Measure speed and memory beside the alternatives, in one run
+	$(BIN)/python -m tests.bench
+
+samples: $(STAMP) ## Train the sample runs anew
+	$(BIN)/python sample_runs/make.py
+
+clean: ## Remove the environment and what tools left behind
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help setup demo test check format docs bench samples clean

@@ -1,0 +1,67 @@
+"""Is this PyTorch training run stable, and does gradient norm clipping really protect it?
+
+>>> from gradclip_cli import analyze, read_run
+>>> run = read_run("runs/a")
+>>> run.to_frame()
+>>> analyze(run).findings
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradclip_cli.analysis import analyze
+    from gradclip_cli.errors import GradclipError
+    from gradclip_cli.model import Analysis, Finding, Run, Series
+
+__version__ = "0.1.0"
+__all__ = ["Analysis", "Finding", "GradclipError", "Run", "Series", "__version__", "analyze", "read_run", "read_runs"]
+
+
+def read_runs(
+    path: str | os.PathLike[str], *, loss: str | None = None, grad_norm: str | None = None, lr: str | None = None, step: str | None = None
+) -> list[Run]:
+    """Every run in a file or below a directory, in any of the formats `gradclip analyze` reads.
+
+    Args:
+        path: A file, or a directory that is searched.
+        loss, grad_norm, lr, step: Keys to use instead of the ones found by name.
+
+    Raises:
+        GradclipError: Where nothing can be read. A file below a directory that cannot be read is left out.
+    """
+    from pathlib import Path
+
+    from gradclip_cli.model import Run
+    from gradclip_cli.readers import Wanted, read
+
+    return [r for r in read(Path(path), Wanted(loss, grad_norm, lr, step)) if isinstance(r, Run)]
+
+
+def read_run(
+    path: str | os.PathLike[str], *, loss: str | None = None, grad_norm: str | None = None, lr: str | None = None, step: str | None = None
+) -> Run:
+    """The one run in a file or directory; see `read_runs`.
+
+    Raises:
+        GradclipError: Where nothing can be read, or there are several runs.
+    """
+    from gradclip_cli.errors import GradclipError
+
+    runs = read_runs(path, loss=loss, grad_norm=grad_norm, lr=lr, step=step)
+    if len(runs) != 1:
+        listed = ", ".join(r.source for r in runs[:5])
+        raise GradclipError(f"{path}: holds {len(runs)} runs ({listed}); expected one", hint="use read_runs, or name one of them")
+    return runs[0]
+
+
+def __getattr__(name: str) -> Any:
+    # numpy and the readers are not loaded before somebody asks: `gradclip --help` must not wait for them.
+    homes = {"analyze": "analysis", "GradclipError": "errors", "Analysis": "model", "Finding": "model", "Run": "model", "Series": "model"}
+    if name in homes:
+        from importlib import import_module
+
+        return getattr(import_module(f"gradclip_cli.{homes[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,27 @@
+"""Telling a person at a terminal that something takes a while."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# Below this a run is read and judged before anyone wonders.
+_LARGE_BYTES = 20_000_000
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Show that a large file or a directory is being read; nothing where standard error is not a terminal."""
+    if not sys.stderr.isatty() or not (path.is_dir() or (path.is_file() and path.stat().st_size > _LARGE_BYTES)):
+        yield
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        progress.add_task(f"reading {escape(path.name)}", total=None)
+        yield

@@ -1,0 +1,63 @@
+"""Growth of the gradient norm: a sustained rise of its level that ends in an event or at the end of the log."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradclip_cli.model import Values
+
+from .baseline import Index, Mask
+
+FACTOR = 3.0
+"""Times the level where the rise began ..."""
+RECORD = 1.5
+"""... and times all levels of the rows before that: a norm that swings sets no record."""
+BLOCK, LEAST_BLOCKS, MOST_BLOCKS = 10, 3, 30
+"""Levels are medians of ten rows; a rise takes 30 to 300 rows ..."""
+SHARE = 0.2
+"""... and at most a fifth of the rows so far: many norms grow by 2 or 3 times over a whole training."""
+BEFORE_BLOCKS = 50
+LEAP_SHARE = 0.6
+"""No two neighbouring blocks may make up more than that of the (log) rise: a step is not growth."""
+UP_SHARE = 0.75
+"""Of the blocks must lie above the one before."""
+Z = 4.0
+"""The rise must be so many times the spread within a block."""
+
+
+def find(x: Values, calm: Mask, ends: Index, lr_moved: Mask) -> list[tuple[int, int, float]]:
+    """Rises of a log norm that end just before one of the rows `ends`.
+
+    Args:
+        calm: Rows outside explosions.
+        ends: Rows where something broke, and the end of the log.
+        lr_moved: Rows near which the learning rate changed much: the norm follows it.
+
+    Returns:
+        First row, last row and factor of each.
+    """
+    rows = np.flatnonzero(calm)
+    moved = np.cumsum(np.r_[0, lr_moved])
+    out: list[tuple[int, int, float]] = []
+    for stop in np.searchsorted(rows, ends):
+        most = min(MOST_BLOCKS, int(SHARE * stop) // BLOCK)
+        if most <= LEAST_BLOCKS:
+            continue
+        count = min(BEFORE_BLOCKS + most, int(stop) // BLOCK)
+        block = x[rows[stop - count * BLOCK : stop]].reshape(count, BLOCK)
+        level = np.median(block, axis=1)
+        begin = count - 1 - most + int(level[count - 1 - most : count - LEAST_BLOCKS].argmin())
+        rise = level[-1] - level[begin]
+        steps = np.diff(level[begin:])
+        spread = 1.4826 * float(np.median(np.abs(block - level[:, None])))
+        if (
+            rise < max(np.log(FACTOR), Z * spread)
+            or level[-1] - level[:begin].max(initial=-np.inf) < np.log(RECORD)
+            or steps.max() > LEAP_SHARE * rise
+            or (steps > 0).mean() < UP_SHARE
+        ):
+            continue
+        first, last = int(rows[stop - (count - begin) * BLOCK]), int(rows[stop - 1])
+        if moved[last + 1] == moved[first] and not (out and first <= out[-1][1]):
+            out.append((first, last, float(np.exp(min(rise, 700.0)))))
+    return out

@@ -1,0 +1,179 @@
+"""Loss spikes: where the loss left its course, and whether it came back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradclip_cli.model import Values
+
+from . import early, ordinary, recovery
+from .baseline import START_ROWS, Index, Mask, Usual, highest, moving_max, outside, stretches, usual
+from .rises import RISE, Rise, alarms, is_positive, rises
+
+GAP = 3
+"""Alarms up to three rows apart are one event."""
+ONSET_ROWS = 32
+"""An event begins where the rise began, at most so many rows before the first alarm."""
+HIGHEST_OF = 8
+"""And its alarms must top the calm rows before it: a loss that swings is no spike."""
+MAX_MASKED, MAX_MASKED_BACK = 16, 100
+"""Rows of an event that stay out of the baseline: more where the loss came back; where it did not, the new level is the usual one."""
+SHORT = 3
+"""Fewer rows may be an outlier of the noise; they must stand out of it by this margin (more in heavier tails):"""
+MARGIN, MARGIN_MOST = 1.75, 3.0
+OWN_AFTER, OWN_HEIGHT = 100, 0.5
+"""Within an open event a later rise is one of its own after so many rows and if it is half as high."""
+AGAIN_WITHIN, AGAIN_BELOW = 0.5, 0.5
+"""An event that restarts within half its length, less than half as high, is the same."""
+SEE_ROWS, SEE_ROWS_LEAST, SEE_SHARE = 30, 12, 0.2
+"""Rows needed to say that the loss does not come back; in short logs a fifth of them."""
+BEYOND = 10.0
+"""Times all that was ever seen: at the end of a log that needs no more rows."""
+FATAL_EXCESS, FATAL_LOST = 0.10, 0.60
+"""A run diverged that ends 10 % above what was expected, or that lost 60 % of its progress."""
+EARLY_RATIO, EARLY_BACK_RATIO = 1.75, 1.06
+GROWS_ROWS = 16
+
+
+@dataclass(slots=True)
+class Event:
+    """Rows first .. end - 1; `end` is n while it is open. Other names as in `model.Spike` and `rises.Rise`."""
+
+    first: int
+    end: int
+    alarmed: int  # last alarm of its first stretch
+    led: bool
+    level: float
+    height: float
+    scale: float
+    fallen: float
+    expected: float  # loss at the end of the log, had the event not been
+    peak: int = 0
+    recovered: bool | None = True
+    excess: float = 0.0
+    fatal: bool = False
+
+
+def find(y: Values, exploded: Mask, raised: Mask, ends_nonfinite: bool) -> tuple[list[Event], Values, Usual]:
+    """Spikes of a finite loss.
+
+    Two rounds: what the first finds stays out of the baseline of the second.
+
+    Args:
+        exploded: Rows within an explosion of the norm.
+        raised: Rows shortly after a rise of the learning rate.
+        ends_nonfinite: The log goes on after the last row, with nan or inf only.
+
+    Returns:
+        The spikes in order, the loss that each row had to reach for an alarm, and the baseline.
+    """
+    n = len(y)
+    forward = recovery.forward_median(y)
+    led = exploded.copy()
+    led[1:] |= exploded[:-1]
+    led[2:] |= exploded[:-2]
+    start = early.leap(np.log(y[: early.ROWS]), float(np.log(EARLY_RATIO)), float(np.log(EARLY_BACK_RATIO))) if n and y[: early.ROWS].min() > 0 else None
+    events: list[Event] = []
+    for _ in range(2):
+        calm = outside(n, *_masked(events, n))
+        seen = usual(y, calm)
+        r = rises(y, calm, seen, raised)
+        alarm, half = alarms(y, r, forward, led)
+        if start:
+            alarm[start[0] : start[1]] = half[start[0] : start[1]] = True
+        first, last = _stretches(y, calm, seen, alarm, half)
+        events = _events(y, forward, calm, seen, r, first, last, alarm, led, start)
+    events = _extraordinary(events, forward, r)
+    _judge(events, y, forward, ends_nonfinite)
+    return events, y - r.rise + r.alone, seen
+
+
+def _masked(events: list[Event], n: int) -> tuple[Index, Index]:
+    first = np.array([e.first for e in events], np.intp)
+    stop = np.array([min(e.end, e.first + (MAX_MASKED_BACK if e.end < n else MAX_MASKED), n) for e in events], np.intp)
+    return first, stop - 1
+
+
+def _stretches(y: Values, calm: Mask, seen: Usual, alarm: Mask, half: Mask) -> tuple[Index, Index]:
+    """Stretches of alarms, from where the rise began, that top the calm rows before them."""
+    first, last = stretches(alarm, GAP)
+    rising_since = np.maximum.accumulate(np.where(half, -1, np.arange(len(y)))) + 1
+    first = np.maximum(np.minimum(rising_since[first], first), first - ONSET_ROWS)
+    first[1:] = np.maximum(first[1:], last[:-1] + 1)
+    top = moving_max(y[calm], HIGHEST_OF)
+    new_high = highest(y, first, last) > top[np.clip(seen.history[first] - 1, 0, len(top) - 1)]
+    return first[new_high], last[new_high]
+
+
+def _events(y, forward, calm, seen, r, first, last, alarm, led, start) -> list[Event]:
+    """Stretches joined into events: one from its onset to the loss's return."""
+    n = len(y)
+    so_far = np.cumsum(np.r_[0, alarm])
+    quiet = so_far[np.minimum(np.arange(n) + recovery.QUIET_ROWS, n)] == so_far[:-1]
+    level, scale, noise, fallen = (v[first] for v in (seen.level, r.scale, r.noise, r.fallen))
+    if start and len(first) and first[0] == start[0]:
+        level[0] = scale[0] = np.median(y[: start[0]])
+        fallen[0], noise[0] = 0.0, 0.0
+    drift, tau = recovery.trend(y, calm, seen.history[first], fallen, scale)
+    near = np.maximum(np.maximum(recovery.BACK_Z * noise, recovery.BACK_RISE * scale), recovery.BACK_FALL * fallen)
+    back = recovery.back_at(forward, quiet, first, level + near, drift, tau)
+    expected = level + drift * (1 - np.exp(-(n - 1 - first) / tau))
+    height = highest(y, first, last) - level
+    led_any = highest(led.astype(float), first, last) > 0
+    events: list[Event] = []
+    for i in range(len(first)):
+        begin, end = int(first[i]), int(back[i])
+        if events:
+            before = events[-1]
+            if begin < before.end:
+                if begin - before.first <= OWN_AFTER or height[i] < OWN_HEIGHT * before.height:
+                    continue
+            elif begin < before.end + AGAIN_WITHIN * (before.end - before.first) and height[i] < AGAIN_BELOW * before.height:
+                before.end = max(before.end, end)
+                continue
+        events.append(Event(begin, end, int(last[i]), bool(led_any[i]), *(float(v[i]) for v in (level, height, scale, fallen, expected))))
+    return events
+
+
+def _extraordinary(events: list[Event], forward: Values, r: Rise) -> list[Event]:
+    """Without what is ordinary for these data: regular hard batches, and outliers that the noise nearby reaches too."""
+    n = len(forward)
+    single = [e for e in events if e.alarmed - e.first < SHORT and not e.led]
+    regular = ordinary.regular(np.array([e.first for e in single], np.intp), np.array([e.height for e in single]))
+    gone = {single[i].first for i in regular}
+    events = [e for e in events if e.first not in gone]
+    while True:
+        last = np.array([min(e.end, n) - 1 for e in events], np.intp)
+        largest, expected = ordinary.reach(r.rise, np.array([e.first for e in events], np.intp), last, 1)
+        need = np.clip(expected, MARGIN * largest, MARGIN_MOST * largest)
+        kept = [
+            e
+            for e, reached, needed in zip(events, largest, need, strict=True)
+            if e.led or e.height >= needed or (e.alarmed - e.first >= SHORT and forward[e.first : e.alarmed + 1].max() - e.level >= reached)
+        ]
+        if len(kept) == len(events):
+            return events
+        events = kept
+
+
+def _judge(events: list[Event], y: Values, forward: Values, ends_nonfinite: bool) -> None:
+    n = len(y)
+    top, bottom = np.maximum.accumulate(y), np.minimum.accumulate(y)
+    for i, e in enumerate(events):
+        stop = min([e.end, n] + [later.first for later in events[i + 1 : i + 2]])
+        e.peak = e.first + int(np.argmax(y[e.first : stop]))
+        e.height = float(y[e.peak]) - e.level
+        if e.end < n:
+            continue
+        rows = n - e.first
+        over = float(np.median(y[-min(SEE_ROWS, rows) :])) - e.expected
+        e.excess = over / e.scale
+        beyond = e.first > 0 and float(y[-1]) - e.level >= BEYOND * max(float(top[e.first - 1] - bottom[e.first - 1]), e.scale)
+        enough = rows >= min(SEE_ROWS, max(SEE_ROWS_LEAST, SEE_SHARE * n)) or ends_nonfinite or beyond
+        unlearnt = e.first < START_ROWS and e.fallen < RISE * e.scale
+        if unlearnt and forward[e.first : min(e.first + GROWS_ROWS, n - 2)].max(initial=e.level) - e.level < 0.5 * over:
+            enough = False  # grows from its start on: it may be that kind of loss
+        e.recovered = False if enough else None
+        e.fatal = enough and (e.excess >= FATAL_EXCESS or over >= FATAL_LOST * e.fallen)

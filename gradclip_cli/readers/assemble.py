@@ -1,0 +1,433 @@
+"""Log -> Run: decide which key is what, and put every series on a strictly increasing step axis."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+import numpy as np
+
+from gradclip_cli.errors import GradclipError
+from gradclip_cli.model import (
+    CLIP_COEF,
+    GRAD_NORM,
+    LOSS,
+    LOSS_SCALE,
+    LR,
+    TENSOR_PREFIX,
+    Damage,
+    NormStage,
+    Overflow,
+    Rewind,
+    Run,
+    Sampling,
+    Series,
+    Steps,
+    Values,
+)
+from gradclip_cli.readers import names, steps
+from gradclip_cli.readers.log import Column, Log, Wanted
+from gradclip_cli.readers.stage import pile_up
+
+_ROLES = (LOSS, GRAD_NORM, LR, LOSS_SCALE, CLIP_COEF)
+# Points of history before a resume that judging the abandoned part needs.
+_BRANCH_HISTORY = 600
+# A stretch this short before a restart is a false start, not a run.
+_MIN_ATTEMPT = 3
+_MAX_KEPT_BRANCHES = 20
+
+
+def assemble(source: str, log: Log, wanted: Wanted) -> list[Run]:
+    """The runs in one log: one, or several where the step counter began anew.
+
+    Args:
+        source: What to call it in reports.
+
+    Raises:
+        GradclipError: Where a wanted key is not there, or neither a loss nor a gradient norm is found.
+    """
+    notes = list(log.notes)
+    keys = _pick_keys(source, log, wanted, notes)
+    main = next((keys[r] for r in (LOSS, GRAD_NORM) if r in keys), None)
+    if main is None:
+        if log.overflows:
+            return [_without_series(source, log, notes)]
+        raise _nothing_found(source, log)
+    log = replace(log, max_norm=log.max_norm if log.max_norm is not None else _logged_bound(log))
+    axis = _axis(source, log, wanted, main, notes)
+    columns = {name: _on_axis(log.columns[key], axis) for name, key in keys.items()}
+    if axis.lost:
+        notes.append(f"{axis.lost} logged rows have no step and were left out")
+    columns = {name: c for name, c in columns.items() if len(c.steps)}
+    if not columns:
+        raise GradclipError(f"{source}: no value of {main!r} stands beside a step", hint="name the step with --step KEY")
+    main_name = LOSS if LOSS in columns else next(iter(columns))
+    columns = _running_steps(log, axis, columns, main_name, notes)
+    return _split(source, log, keys, columns, main_name, axis.known, notes)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Points:
+    """A series in logged order."""
+
+    rows: Steps
+    steps: Steps
+    values: Values
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Axis:
+    """How `Column.at` becomes a step.
+
+    Attributes:
+        of_row: int64 step of each row, -1 where the row has none; None where `at` is the step itself.
+        epochs: Epoch of each row (NaN where not logged), or None.
+        known: False where rows are counted instead.
+        lost: Rows left out for want of a step.
+    """
+
+    of_row: Steps | None
+    epochs: Values | None
+    known: bool
+    lost: int = 0
+
+
+def _pick_keys(source: str, log: Log, wanted: Wanted, notes: list[str]) -> dict[str, str]:
+    """Series name -> key."""
+    num_points = {k: int(np.count_nonzero(np.isfinite(c.values))) for k, c in log.columns.items() if len(c.values)}
+    keys: dict[str, str] = {}
+    for role in _ROLES:
+        asked = {LOSS: wanted.loss, GRAD_NORM: wanted.grad_norm, LR: wanted.lr}.get(role)
+        if asked is not None:
+            keys[role] = _asked_key(source, asked, log)
+            continue
+        if log.roles.get(role) in num_points:
+            keys[role] = log.roles[role]
+            continue
+        found = [k for k in names.candidates(role, num_points) if k not in (wanted.loss, wanted.grad_norm, wanted.lr, wanted.step)]
+        if found:
+            keys[role] = found[0]
+            others = [k for k in found[1:] if role in (LOSS, GRAD_NORM)]
+            if others:
+                notes.append(f"took {found[0]!r} for the {_spoken(role)}; also there: {_listed(others)}")
+    if LOSS not in keys and wanted.grad_norm is None:
+        parts = [k for k in num_points if names.is_loss_like(k)]
+        if len(parts) == 1:
+            keys[LOSS] = parts[0]
+            notes.append(f"took {parts[0]!r} for the loss, the only key like one")
+        elif parts:
+            notes.append(f"no total loss among {_listed(parts)}; name one with --loss KEY")
+    if LOSS not in keys and GRAD_NORM not in keys:
+        _by_file_name(source, num_points, keys, notes)
+    for key in num_points:
+        if (tensor := names.tensor_of(key)) is not None and key not in keys.values():
+            keys[TENSOR_PREFIX + tensor] = key
+    return keys
+
+
+def _by_file_name(source: str, num_points: Mapping[str, int], keys: dict[str, str], notes: list[str]) -> None:
+    """A table with one `Value` column is one tag, and its file is called after it (`run-x-tag-train_loss.csv`)."""
+    value = next((k for k in num_points if k.strip().lower() in ("value", "values")), None)
+    if value is None:
+        return
+    stem = re.sub(r"^.*?-tag-", "", PurePath(source).stem)
+    for role in (LOSS, GRAD_NORM):
+        tails = [stem, *("_".join(re.split(r"[-_.\s]+", stem)[i:]) for i in range(8))]
+        if any(names.rank(role, tail) is not None for tail in tails if tail):
+            keys[role] = value
+            notes.append(f"took {value!r} for the {_spoken(role)} after the file's name")
+            return
+
+
+def _asked_key(source: str, asked: str, log: Log) -> str:
+    if asked in log.columns:
+        return asked
+    same = [k for k in log.columns if names.words(k) == names.words(asked)]
+    if len(same) == 1:
+        return same[0]
+    near = names.nearest(asked, log.columns)
+    hint = f"did you mean {', '.join(map(repr, near))}?" if near else f"keys found: {_listed(list(log.columns), 20)}"
+    raise GradclipError(f"{source}: no key {asked!r} in this log", hint=hint)
+
+
+def _nothing_found(source: str, log: Log) -> GradclipError:
+    found = list(log.columns)
+    guesses = [k for k in found if names.is_loss_like(k) or names.is_norm_like(k)]
+    guesses += [k for k in found if k not in guesses and ("loss" in k.lower() or "norm" in k.lower())]
+    if guesses:
+        hint = f"name one with --loss or --grad-norm; the nearest are {_listed(guesses, 8)}"
+    elif found:
+        hint = f"name one with --loss KEY or --grad-norm KEY; keys found: {_listed(found, 20)}"
+    else:
+        hint = "is this the log of a training run?"
+    return GradclipError(f"{source}: found neither a training loss nor a gradient norm among {len(found)} keys ({log.format})", hint=hint)
+
+
+def _without_series(source: str, log: Log, notes: Sequence[str]) -> Run:
+    return Run(source, log.format, {}, overflows=log.overflows, damage=log.damage, notes=tuple(notes))
+
+
+def _logged_bound(log: Log) -> float | None:
+    """max_norm, where it is logged beside the series and never changes."""
+    for key, column in log.columns.items():
+        if names.rank("max_norm", key) is not None and len(column.values) > 1 and np.ptp(column.values) == 0 and column.values[0] > 0:
+            return float(column.values[0])
+    return None
+
+
+# Steps ---------------------------------------------------------------------------------------------------------------
+
+
+def _axis(source: str, log: Log, wanted: Wanted, main: str, notes: list[str]) -> _Axis:
+    if log.by_step:
+        return _Axis(None, None, known=True)
+    rows = log.columns[main].at
+    num_rows = 1 + max((int(c.at[-1]) for c in log.columns.values() if len(c.at)), default=-1)
+    epochs = _dense(log.columns[_epoch_key(log)], num_rows) if _epoch_key(log) else None
+    if wanted.step is not None:
+        order = [_asked_key(source, wanted.step, log)]
+    elif log.step_key is not None:
+        order = [log.step_key] if log.step_key in log.columns else []
+    else:
+        ranked = [(r, k) for k in log.columns if (r := names.rank("step", k)) is not None]
+        order = [k for _, k in sorted(ranked, key=lambda t: t[0])]
+    for key in order:
+        of_row = _step_of_row(log.columns[key], num_rows, rows, strict=wanted.step is None)
+        if of_row is None:
+            continue
+        if log.columns[key].rounded and (exact := _undo_rounding(of_row, rows)) is not None:
+            notes.append(f"{key!r} is printed rounded; the steps in between were spread evenly")
+            of_row = exact
+        if wanted.step is None and names.rank("step", key) == 3 and log.step_key is None:
+            notes.append("the log counts epochs, not steps: one point an epoch")
+        lost = int(np.count_nonzero(of_row[rows] < 0))
+        return _Axis(of_row, epochs, known=True, lost=lost)
+    if wanted.step is not None:
+        raise GradclipError(f"{source}: {wanted.step!r} does not hold whole numbers beside {main!r}; expected a step counter")
+    notes.append("the log has no step counter: rows are counted instead")
+    return _Axis(None, epochs, known=False)
+
+
+def _epoch_key(log: Log) -> str | None:
+    return next((k for k in log.columns if names.words(k) in ("epoch", "epochs", "epoch_num", "epoch_idx")), None)
+
+
+def _dense(column: Column, num_rows: int) -> Values:
+    out = np.full(num_rows, np.nan)
+    inside = column.at < num_rows
+    out[column.at[inside]] = column.values[inside]
+    return out
+
+
+def _step_of_row(column: Column, num_rows: int, rows: Steps, *, strict: bool) -> Steps | None:
+    """int64 step of each row, -1 where there is none; None where the column is no step counter of these rows."""
+    dense = _dense(column, num_rows)
+    at_main = dense[rows]
+    logged = np.isfinite(at_main) & (np.abs(at_main) < 2.0**53)
+    if np.count_nonzero(logged) < 0.5 * len(rows):
+        return None
+    values = at_main[logged]
+    if (np.abs(values - np.rint(values)) > 1e-6 * np.maximum(1.0, np.abs(values))).any() or (values < 0).any():
+        return None
+    if strict and len(values) > 2 and np.count_nonzero(np.diff(values) > 0) < 0.3 * (len(values) - 1) and not column.rounded:
+        # Constant, or a countdown, or several writers: only the last still counts as a step.
+        if not (np.diff(values) >= 0).mean() > 0.4 or len(np.unique(values)) < 0.3 * len(values):
+            return None
+    good = np.isfinite(dense) & (dense >= 0) & (np.abs(dense) < 2.0**53)
+    out = np.full(num_rows, -1, np.int64)
+    out[good] = np.rint(dense[good]).astype(np.int64)
+    return out
+
+
+def _undo_rounding(of_row: Steps, rows: Steps) -> Steps | None:
+    used = rows[of_row[rows] >= 0]
+    exact = steps.unrounded(of_row[used])
+    if exact is None:
+        return None
+    out = np.full_like(of_row, -1)
+    out[used] = exact
+    return out
+
+
+def _on_axis(column: Column, axis: _Axis) -> _Points:
+    if axis.of_row is None:
+        return _Points(column.at, column.at, column.values)
+    at = axis.of_row[column.at]
+    keep = at >= 0
+    if keep.all():
+        return _Points(column.at, at, column.values)
+    return _Points(column.at[keep], at[keep], column.values[keep])
+
+
+def _running_steps(log: Log, axis: _Axis, columns: dict[str, _Points], main: str, notes: list[str]) -> dict[str, _Points]:
+    """Steps over the whole run where the log counts them within each epoch."""
+    if log.by_step or axis.of_row is None:
+        return columns
+    points = columns[main]
+    if (np.diff(points.steps) >= 0).all() or steps.is_interleaved(points.steps):
+        return columns
+    epochs = None if axis.epochs is None else axis.epochs[points.rows]
+    if epochs is not None and not np.isfinite(epochs).all():
+        epochs = None
+    running = steps.within_epochs(points.steps, epochs, log.steps_per_epoch, points.values)
+    if running is None:
+        return columns
+    notes.append("the log counts steps within each epoch; they were added up over the epochs")
+    of_row = np.full(len(axis.of_row), -1, np.int64)
+    of_row[points.rows] = running
+    # A row without the main series takes the step of the row before it.
+    filled = np.maximum.accumulate(np.where(of_row >= 0, np.arange(len(of_row)), 0))
+    of_row = of_row[filled]
+    return {name: replace(p, steps=of_row[p.rows]) for name, p in columns.items()}
+
+
+# Attempts ------------------------------------------------------------------------------------------------------------
+
+
+def _split(
+    source: str, log: Log, keys: Mapping[str, str], columns: Mapping[str, _Points], main: str, known: bool, notes: list[str]
+) -> list[Run]:
+    """One run an attempt."""
+    points = columns[main]
+    interleaved = steps.is_interleaved(points.steps)
+    cuts = [] if interleaved else steps.restarts(points.steps)
+    if interleaved:
+        notes.append("several writers appended to this log: each step is there more than once; the first value of a step was kept (GC304)")
+    pieces: list[dict[str, _Points]] = []
+    if cuts and log.by_step:
+        own = {name: steps.restarts(p.steps) for name, p in columns.items()}
+        same = {name: c for name, c in own.items() if len(c) == len(cuts)}
+        for i in range(len(cuts) + 1):
+            pieces.append({name: _slice(columns[name], ([0, *c])[i], ([*c, len(columns[name].steps)])[i]) for name, c in same.items()})
+    elif cuts:
+        bounds = [0, *points.rows[cuts].tolist(), np.iinfo(np.int64).max]
+        for low, high in zip(bounds, bounds[1:], strict=False):
+            # The rows of an attempt before its first main point (an lr line, say) stand at its beginning.
+            pieces.append({n: _slice(p, *np.searchsorted(p.rows, [low, high]).tolist()) for n, p in columns.items()})
+    else:
+        pieces.append(dict(columns))
+    kept = [p for p in pieces if len(p[main].steps) >= _MIN_ATTEMPT] or pieces[-1:]
+    if len(kept) < len(pieces):
+        notes.append(f"{len(pieces) - len(kept)} false starts of fewer than {_MIN_ATTEMPT} points were left out")
+    runs = []
+    for i, piece in enumerate(kept, 1):
+        own_notes = list(notes)
+        name = source
+        if len(kept) > 1:
+            name = f"{source}#{i}"
+            own_notes.append(f"part {i} of {len(kept)}: the step counter began anew in this source (GC304)")
+        last = i == len(kept)
+        runs.append(_run(name, log, keys, piece, main, known, interleaved, own_notes, last=last))
+    return runs
+
+
+def _slice(p: _Points, low: int, high: int) -> _Points:
+    return _Points(p.rows[low:high], p.steps[low:high], p.values[low:high])
+
+
+def _run(
+    source: str,
+    log: Log,
+    keys: Mapping[str, str],
+    piece: Mapping[str, _Points],
+    main: str,
+    known: bool,
+    interleaved: bool,
+    notes: list[str],
+    *,
+    last: bool,
+) -> Run:
+    series: dict[str, Series] = {}
+    rewinds: tuple[Rewind, ...] = ()
+    for name, p in piece.items():
+        if not len(p.steps):
+            continue
+        index: np.ndarray[tuple[int], np.dtype[np.intp]] | np.ndarray[tuple[int], np.dtype[np.bool_]]
+        if interleaved:
+            index = steps.first_of_each(p.steps, p.values)
+        else:
+            index, jumps, repeats = steps.surviving(p.steps)
+            if name == main:
+                rewinds = tuple(_rewind(j, piece, keys) for j in jumps[-_MAX_KEPT_BRANCHES:])
+                if repeats:
+                    notes.append(f"{repeats} steps were logged twice in a row; the later value was kept")
+        series[name] = Series(name, keys[name], p.steps[index], p.values[index], log.sampling.get(name, Sampling.UNKNOWN))
+    stage, reason, bound = _stage(log, series)
+    return Run(
+        source,
+        log.format,
+        series,
+        norm_stage=stage,
+        stage_reason=reason,
+        max_norm=bound,
+        steps_known=known,
+        rewinds=rewinds,
+        overflows=log.overflows if last else (),
+        damage=log.damage if last else (),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _rewind(jump: steps.Jump, piece: Mapping[str, _Points], keys: Mapping[str, str]) -> Rewind:
+    branch: dict[str, Series] = {}
+    for name in (LOSS, GRAD_NORM, LR):
+        p = piece.get(name)
+        if p is None:
+            continue
+        # Each series has its own jump to the same step; take the one nearest to it.
+        own = [j for j in steps.surviving(p.steps)[1] if j.resumed_at == jump.resumed_at and j.last_before == jump.last_before]
+        if own:
+            index = steps.branch_before(p.steps, own[0].index, _BRANCH_HISTORY)
+            branch[name] = Series(name, keys[name], p.steps[index], p.values[index])
+    return Rewind(jump.resumed_at, jump.last_before, jump.discarded, branch)
+
+
+def _stage(log: Log, series: Mapping[str, Series]) -> tuple[NormStage, str, float | None]:
+    norm = series.get(GRAD_NORM)
+    if norm is None:
+        return NormStage.UNKNOWN, "", log.max_norm
+    if log.norm_stage is not NormStage.UNKNOWN:
+        return log.norm_stage, log.stage_reason or f"{log.format} logs it so", log.max_norm
+    if (named := names.stage_of(norm.key)) is not NormStage.UNKNOWN:
+        return named, f"the key is called {norm.key!r}", log.max_norm
+    if (bound := pile_up(norm.values)) is not None:
+        return NormStage.POST_CLIP, f"the norms pile up at their maximum, {bound:.4g}", log.max_norm or bound
+    return NormStage.UNKNOWN, "", log.max_norm
+
+
+# Several files of one run --------------------------------------------------------------------------------------------
+
+
+def merge(logs: Sequence[Log]) -> Log:
+    """One log from the files of one run, in the order they were written."""
+    if len(logs) == 1:
+        return logs[0]
+    parts: dict[str, list[Column]] = {}
+    offset = 0
+    for log in logs:
+        rows = 0
+        for key, c in log.columns.items():
+            parts.setdefault(key, []).append(c if log.by_step else replace(c, at=c.at + offset))
+            rows = max(rows, int(c.at[-1]) + 1 if len(c.at) else 0)
+        offset += rows
+    columns = {
+        key: cs[0]
+        if len(cs) == 1
+        else Column(np.concatenate([c.at for c in cs]), np.concatenate([c.values for c in cs]), any(c.rounded for c in cs))
+        for key, cs in parts.items()
+    }
+    damage: tuple[Damage, ...] = tuple(d for log in logs for d in log.damage)
+    overflows: tuple[Overflow, ...] = tuple(o for log in logs for o in log.overflows)
+    notes = tuple(dict.fromkeys(n for log in logs for n in log.notes))
+    return replace(logs[0], columns=columns, damage=damage, overflows=overflows, notes=(*notes, f"read from {len(logs)} files"))
+
+
+def _spoken(role: str) -> str:
+    return "gradient norm" if role == GRAD_NORM else role
+
+
+def _listed(keys: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(repr(k) if len(k) <= 80 else repr(k[:77] + "...") for k in keys[:most])
+    return shown + (f" and {len(keys) - most} more" if len(keys) > most else "")

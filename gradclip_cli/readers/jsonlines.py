@@ -1,0 +1,324 @@
+"""JSON records: one a line, an array of them, one after another, or one document that holds them."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gradclip_cli.errors import GradclipError
+from gradclip_cli.model import GRAD_NORM, LOSS, LR, Damage, NormStage, Sampling
+from gradclip_cli.readers import frame
+from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
+from gradclip_cli.readers.open import HEAD_BYTES
+from gradclip_cli.readers.records import Records, from_regular_lines
+
+_MAX_SHOWN_DAMAGE = 5
+_HEAD_LINES = 50
+
+_OBJECT = re.compile(r'\s*\{\s*["}]')
+_ARRAY = re.compile(r'\s*\[\s*\{\s*["}]')
+# TensorBoard's JSON download of one tag: [[wall time, step, value], ...].
+_TRIPLES = re.compile(r"\s*\[\s*\[\s*\d+(?:\.\d+)?,\s*\d+,\s*[-+.\w]+\s*\]")
+# A notebook's console as JSON records: its text is what holds the log.
+_CONSOLE = re.compile(r'"stream_name"\s*:.*?"data"\s*:', re.DOTALL)
+_JSON_LINE = re.compile(r'\s*(?:[{}\[\]"]|-?\d|true|false|null|NaN|-?Infinity|$)')
+# nan and inf as Python and C print them, which JSON does not know.
+_BARE = re.compile(r"(?<=[:\[,\s])([-+]?)(nan|inf|infinity)(?=\s*[,}\]])", re.I)
+_NEXT_RECORD = re.compile(r"\n[\s,]*(?=\{)")
+_BETWEEN = re.compile(r"[\s,]*")
+_decoder = json.JSONDecoder()
+
+
+def _claims(source: Source) -> bool:
+    text = source.text
+    if _TRIPLES.match(text):
+        return True
+    if _ARRAY.match(text):
+        return not _CONSOLE.search(text[:2000])
+    if not _OBJECT.match(text):
+        return False
+    lines = [line for line in text.split("\n") if line.strip()][:_HEAD_LINES]
+    whole = len(source.head) < HEAD_BYTES
+    complete = lines if whole or len(lines) == _HEAD_LINES else lines[:-1]
+    if sum(_is_record(line) for line in complete) >= max(1, 0.5 * len(complete)):
+        return True
+    # One document over many lines, or one line longer than what we see: JSON all the way, and nothing behind it.
+    try:
+        _, end = _decoder.raw_decode(text, len(text) - len(text.lstrip()))
+    except (ValueError, RecursionError):
+        return all(_JSON_LINE.match(line) for line in lines) and (not whole or len(lines) > 1)
+    rest = text[end:].lstrip(" \t\r\n,")
+    return not rest or rest[0] == "{"
+
+
+def _is_record(line: str) -> bool:
+    return any(isinstance(v, dict) for v in _values_of(line))
+
+
+def _read(source: Source, wanted: Wanted) -> Log:
+    data = source.read_utf8()
+    damage: list[Damage] = []
+    notes: list[str] = []
+    columns = _read_large(data, wanted, damage) if len(data) >= frame.LARGE_BYTES else None
+    if columns is None:
+        damage.clear()
+        records = Records()
+        if _is_by_line(data):
+            _by_line(data, records, damage, notes)
+        else:
+            _one_after_another(data, records, damage)
+        if not records.num_rows:
+            what = damage[0].what if damage else "no record"
+            raise GradclipError(f"{source.path}: no JSON record can be read ({what}); expected objects of keys and numbers")
+        if records.full:
+            notes.append("the records hold too many different keys; the last ones were left out")
+        columns = records.columns(wanted)
+    log = Log("json-lines", columns, damage=tuple(damage), notes=tuple(notes))
+    return _known_writer(log)
+
+
+# A record a line ------------------------------------------------------------------------------------------------------
+
+
+def _is_by_line(data: bytes) -> bool:
+    if data.lstrip()[:1] != b"{":
+        return False
+    found = 0
+    for line in io.BytesIO(data):
+        if line.strip():
+            if _is_record(line.decode("utf-8", "replace")):
+                return True
+            found += 1
+            if found >= _HEAD_LINES or len(line) > frame.LARGE_BYTES:
+                return False
+    return False
+
+
+def _by_line(data: bytes, records: Records, damage: list[Damage], notes: list[str]) -> None:
+    broken: list[tuple[int, str]] = []
+    num_other = 0
+    number = 0
+    for number, raw in enumerate(io.BytesIO(data), 1):
+        try:
+            value = json.loads(raw)
+        except (ValueError, RecursionError):
+            line = raw.decode("utf-8", "replace").strip()
+            if not line:
+                continue
+            values = list(_values_of(line))
+            for value in values:
+                if type(value) is dict:
+                    records.add(value)
+            if not values and line[0] == "{":
+                broken.append((number, line))
+            elif not values:
+                num_other += 1
+            continue
+        if type(value) is dict:
+            records.add(value)
+    if broken and broken[-1][0] == number and not data.endswith(b"\n"):
+        last, _ = broken.pop()
+        damage.append(_cut_line(last))
+    for line_number, line in broken[:_MAX_SHOWN_DAMAGE]:
+        damage.append(Damage(f"line {line_number}", f"{_excerpt(line)}, expected a JSON object", "that record"))
+    if len(broken) > _MAX_SHOWN_DAMAGE:
+        first = broken[_MAX_SHOWN_DAMAGE][0]
+        damage.append(
+            Damage(f"line {first} and after", f"{len(broken) - _MAX_SHOWN_DAMAGE} more lines that are no JSON objects", "those records")
+        )
+    if num_other:
+        notes.append(f"{num_other} lines that are no JSON were left out")
+
+
+def _values_of(line: str) -> Iterator[Any]:
+    """The JSON values in one line: one, several that two writers ran together, or none where it is broken."""
+    line = line.strip().rstrip(",")
+    at = 0
+    values = []
+    try:
+        while at < len(line):
+            value, at = _decoder.raw_decode(line, at)
+            values.append(value)
+            at = _skip(line, at)
+    except (ValueError, RecursionError):
+        if not values and (repaired := _BARE.sub(_spelled, line)) != line:
+            yield from _values_of(repaired)
+            return
+    yield from values
+
+
+def _spelled(bare: re.Match[str]) -> str:
+    if bare[2].lower() == "nan":
+        return "NaN"
+    return "-Infinity" if bare[1] == "-" else "Infinity"
+
+
+def _skip(text: str, at: int) -> int:
+    between = _BETWEEN.match(text, at)
+    return between.end() if between else at
+
+
+def _cut_line(number: int) -> Damage:
+    return Damage(f"line {number}", "the last line ends within a record", "that record")
+
+
+def _excerpt(line: str) -> str:
+    return f"found {line[:40]!r}" + ("..." if len(line) > 40 else "")
+
+
+# Records one after another --------------------------------------------------------------------------------------------
+
+
+def _one_after_another(data: bytes, records: Records, damage: list[Damage]) -> None:
+    text = data.decode("utf-8", "replace")
+    if _TRIPLES.match(text):
+        _triples(text, records, damage)
+        return
+    found = 0
+    only: Any = None
+    for value in values_in(text, damage):
+        found += 1
+        if found == 1:
+            only = value
+            continue
+        if found == 2 and type(only) is dict:
+            records.add(only)
+        if type(value) is dict:
+            records.add(value)
+    if found == 1 and type(only) is dict:
+        _document(only, records)
+
+
+def values_in(text: str, damage: list[Damage], at: int = 0) -> Iterator[Any]:
+    """The elements of an array, or values one after another, from a place on; a broken one is skipped with what follows on its line.
+
+    Ends at the end of the array or of the text. Whatever cannot be read goes into `damage`.
+    """
+    at = _skip(text, at)
+    in_array = text[at : at + 1] == "["
+    at += in_array
+    while (at := _skip(text, at)) < len(text):
+        if text[at] == "]" and in_array:
+            return
+        try:
+            value, at = _decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as e:
+            following = _NEXT_RECORD.search(text, at + 1)
+            line = text.count("\n", 0, at) + 1
+            what = "objects nested too deep" if isinstance(e, RecursionError) else _excerpt(text[at : at + 60])
+            if following is None:
+                damage.append(Damage(f"line {line}", f"{what}, expected a complete JSON object", "that record and all that follows"))
+                return
+            if len(damage) <= _MAX_SHOWN_DAMAGE:
+                damage.append(Damage(f"line {line}", f"{what}, expected a JSON object", "that record"))
+            at = following.end()
+            continue
+        yield value
+    if in_array:
+        damage.append(Damage(f"line {text.count(chr(10)) + 1}", "the array is not closed", "what would follow"))
+
+
+def _triples(text: str, records: Records, damage: list[Damage]) -> None:
+    for value in values_in(text, damage):
+        if type(value) is list and len(value) == 3:
+            records.add(dict(zip(("Wall time", "Step", "Value"), value, strict=True)))
+
+
+def _document(document: Mapping[str, Any], records: Records) -> None:
+    """One JSON object that holds a run: a list of records, a list for each key, or an object of numbers for each key."""
+    lists = {k: v for k, v in document.items() if type(v) is list and v}
+    tables = [v for v in lists.values() if type(v[0]) is dict]
+    if tables:
+        for record in max(tables, key=len):
+            if type(record) is dict:
+                records.add(record)
+        return
+    if lists:
+        longest = max(len(v) for v in lists.values())
+        for i in range(longest):
+            records.add({k: v[i] for k, v in lists.items() if i < len(v)})
+        return
+    objects = {k: v for k, v in document.items() if type(v) is dict and v}
+    if objects and all(_is_int(k) for k in objects):  # {"1": {"loss": ...}, "2": {...}}
+        for k, record in objects.items():
+            records.add({"step": int(k), **record})
+    elif objects and all(_is_int(i) for v in objects.values() for i in v):  # {"loss": {"1": ..., "2": ...}}
+        for i in dict.fromkeys(i for v in objects.values() for i in v):
+            records.add({"step": int(i), **{k: v[i] for k, v in objects.items() if i in v}})
+    else:
+        records.add(document)
+
+
+def _is_int(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 16
+
+
+# Large files ----------------------------------------------------------------------------------------------------------
+
+
+def _read_large(data: bytes, wanted: Wanted, damage: list[Damage]) -> dict[str, Column] | None:
+    """Regular lines, or a regular array of records, through polars; None where they are not regular."""
+    if data[:1] == b"[":
+        return from_regular_lines(_array_pieces(data), wanted)
+    if data[:1] != b"{":
+        return None
+    end = len(data)
+    if not data.endswith(b"\n") and not data.endswith(b"}"):
+        end = data.rfind(b"\n") + 1
+        damage.append(_cut_line(data.count(b"\n") + 1))
+    return from_regular_lines(_pieces(data, end), wanted)
+
+
+def _pieces(data: bytes, end: int) -> Iterator[bytes]:
+    at = 0
+    while at < end:
+        cut = data.rfind(b"\n", at, at + frame.PIECE_BYTES) + 1 if end - at > frame.PIECE_BYTES else end
+        cut = cut or data.find(b"\n", at) + 1 or end
+        yield data[at:cut]
+        at = cut
+
+
+def _array_pieces(data: bytes) -> Iterator[bytes]:
+    """The records of an array as lines; irregular where one of them is not flat."""
+    at, end = 1, data.rfind(b"]")
+    while at < end:
+        cut = data.rfind(b"}", at, at + frame.PIECE_BYTES) + 1 if end - at > frame.PIECE_BYTES else end
+        cut = cut if cut > at else end
+        yield data[at:cut].translate(None, b"\r\n").lstrip(b", ").replace(b"}, {", b"}\n{").replace(b"},", b"}\n")
+        at = cut
+
+
+# Who wrote it ---------------------------------------------------------------------------------------------------------
+
+
+def _known_writer(log: Log) -> Log:
+    """With what follows from the keys of trainers built on Hugging Face's (ms-swift, LLaMA-Factory)."""
+    step = next((k for k in log.columns if k in ("global_step/max_steps", "current_steps")), None)
+    if step is None or LOSS not in log.columns:
+        return log
+    return replace(
+        log,
+        step_key=step,
+        roles={LOSS: LOSS},
+        norm_stage=NormStage.PRE_CLIP,
+        stage_reason="the Hugging Face Trainer logs what clip_grad_norm_ returned",
+        sampling={LOSS: window_of(log.columns[step], log.columns[LOSS]), GRAD_NORM: Sampling.INSTANT, LR: Sampling.INSTANT},
+    )
+
+
+def window_of(step: Column, loss: Column) -> Sampling:
+    """A Hugging Face loss is the mean since the value before: of one step where every step is logged."""
+    at = np.searchsorted(step.at, loss.at)
+    at = at[at < len(step.at)]
+    gaps = np.diff(step.values[at])
+    gaps = gaps[gaps > 0]
+    return Sampling.WINDOW_MEAN if len(gaps) and np.median(gaps) > 1 else Sampling.INSTANT
+
+
+READER = Reader("json-lines", "JSON lines, JSON arrays of records, JSON with a list for each key", _claims, _read)

@@ -1,0 +1,208 @@
+"""A console log -> `Log`."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import numpy as np
+
+from gradclip_cli.errors import GradclipError
+from gradclip_cli.model import GRAD_NORM, LOSS, LOSS_SCALE, Overflow
+from gradclip_cli.readers import names
+from gradclip_cli.readers.log import Column, Log, Source, Wanted
+from gradclip_cli.readers.text import stepping
+from gradclip_cli.readers.text.clean import plain
+from gradclip_cli.readers.text.format import Format
+from gradclip_cli.readers.text.formats import FORMATS
+from gradclip_cli.readers.text.layouts import MAX_LINE, scan
+from gradclip_cli.readers.text.notebook import Console, is_stream, unwrap
+from gradclip_cli.readers.text.records import Mask, Records
+from gradclip_cli.readers.text.stepping import Stepping
+from gradclip_cli.readers.text.tokens import BAR, RANK, SCALE, Describe
+
+# The clipping bound as the arguments are printed before a run: `clip_grad ....... 1.0`, `'max_grad_norm': 1.0`, `gradient_clipping=1.0`.
+_BOUND = re.compile(
+    rb"(?<![\w.\-])(?:clip_grad|max_grad_norm|gradient_clipping|grad_clip|gradient_clip_val|grad_clip_norm|clip_grad_norm)"
+    rb"['\"]?(?:[ \t]*+[:=][ \t]*+|[ \t]++\.{3,}+[ \t]++)(\d++(?:\.\d*+)?(?:[eE]-?\d++)?)(?![\w.])"
+)
+_ARGUMENTS = 1 << 20
+# A line of a fresh scaler's search may say it many times over; no log needs more of one line.
+_MAX_SKIPPED = 1000
+
+
+def looks_like(format: Format, source: Source) -> bool:
+    """Whether the beginning of a file holds a line of a format."""
+    return any(format.line.search(line) for line in _head_lines(source.text))
+
+
+@lru_cache(maxsize=2)
+def _head_lines(text: str) -> tuple[str, ...]:
+    data = text.encode("utf-8", "replace")
+    text = plain(unwrap(data).data if is_stream(text) else data).decode("latin-1")
+    return tuple(line for line in text.split("\n") if len(line) <= MAX_LINE)
+
+
+def read(source: Source, wanted: Wanted) -> Log:
+    """The series in a console log: a row is a line of metrics, or a table of them.
+
+    Raises:
+        GradclipError: Where it holds neither a series nor a message of a loss scaler.
+    """
+    data = source.read_utf8()
+    console = unwrap(data) if is_stream(source.text) else Console(data, ())
+    text = plain(console.data)
+    lines = scan(text, Describe(FORMATS, wanted), lambda layout: layout.fixed)
+    records = Records(text, lines)
+    format = records.main_format()
+    records.strike_other_ranks()
+    records.strike_cut_number()
+    records.strike_chance_lines()
+    overflows = _overflows(records)
+    if _mostly_tables(records):
+        columns, step_key, per_epoch = _tables(records), None, None
+    else:
+        steps = stepping.find(records, format)
+        _strike_redraws(records, steps, format)
+        columns = _columns(records, steps)
+        step_key, per_epoch = (steps.key, steps.per_epoch) if steps else (None, None)
+        if format is not None and format.omits_nan:
+            _fill_omitted(columns, format, step_key, records.notes)
+        if format is not None and format.skipped is not None and not overflows:
+            overflows = _skipped(columns, format.skipped, step_key)
+    _drop_unreported(columns, records.notes)
+    if not overflows and not any(_is_worth_naming(k, wanted) for k in columns):
+        raise GradclipError(
+            f"{source.path}: no series in this text; expected lines with a loss or a gradient norm that repeat, "
+            "such as `step 10 | loss: 2.3 | grad norm: 0.5`",
+            hint="looked for key: value, key=value and the console logs of " + ", ".join(f.name for f in FORMATS),
+        )
+    if lines.num_too_long:
+        records.notes.append(f"{lines.num_too_long} lines of more than {MAX_LINE >> 10} KiB were passed over")
+    return Log(
+        format.name if format else "text",
+        columns,
+        step_key=step_key if step_key in columns else None,
+        roles={role: key for role, key in format.roles.items() if key in columns} if format else {},
+        norm_stage=format.norm_stage if format else Log.norm_stage,
+        stage_reason=format.stage_reason if format else "",
+        sampling=format.sampling if format else {},
+        max_norm=_bound(text),
+        steps_per_epoch=per_epoch,
+        overflows=overflows,
+        damage=console.damage,
+        notes=(*(format.notes if format else ()), *records.notes),
+    )
+
+
+def _is_worth_naming(key: str, wanted: Wanted) -> bool:
+    return key in (wanted.loss, wanted.grad_norm) or "loss" in key.lower() or names.rank(LOSS, key) is not None or names.is_norm_like(key)
+
+
+def _strike_redraws(records: Records, steps: Stepping | None, format: Format | None) -> None:
+    """A bar is drawn several times a step, and the first frame of a step still shows the numbers of the one before: keep the last."""
+    if steps is None:
+        return
+    drawn = records.training
+    if format is None or not format.running_mean:
+        drawn &= np.isfinite(records.dense(BAR))
+    at = np.flatnonzero(drawn)
+    again = np.append(np.diff(steps.of_line[at]) == 0, False)
+    if again.any():
+        records.notes.append("the progress bar shows a step several times; the last time was kept")
+        records.alive[at[again]] = False
+
+
+def _columns(records: Records, steps: Stepping | None) -> dict[str, Column]:
+    printing = records.of_layouts([bool(layout.shape) and not layout.counts for layout in records.layouts])
+    row = np.cumsum(printing) - 1
+    columns = {}
+    for key in records.keys:
+        if not key.startswith("<"):
+            at, values, rounded = records.values(key)
+            shown = printing[at]
+            if shown.any():
+                columns[key] = Column(row[at[shown]], values[shown], rounded)
+    if steps is not None:
+        at = np.flatnonzero(printing & np.isfinite(steps.of_line))
+        columns[steps.key] = Column(row[at], steps.of_line[at], steps.rounded)
+    return columns
+
+
+def _fill_omitted(columns: dict[str, Column], format: Format, step_key: str | None, notes: list[str]) -> None:
+    """Put nan where a line of a step that was taken has no loss."""
+    key = next(iter(names.candidates(LOSS, {k: len(c.values) for k, c in columns.items()})), None)
+    if key is None or step_key not in columns:
+        return
+    skipped = columns.get(format.skipped or "")
+    taken = columns[step_key].at if skipped is None else skipped.at[skipped.values == 0]
+    printed = np.zeros(1 + int(columns[step_key].at[-1]), bool)
+    printed[columns[key].at] = True
+    omitted = taken[~printed[taken]]
+    if len(omitted):
+        at = np.concatenate([columns[key].at, omitted])
+        order = np.argsort(at)
+        columns[key] = Column(at[order], np.concatenate([columns[key].values, np.full(len(omitted), np.nan)])[order])
+        notes.append(f"{len(omitted)} lines have no {key!r}, which is how this trainer prints one that is nan: read as nan")
+
+
+def _in_tables(records: Records) -> Mask:
+    return records.of_layouts([layout.in_table for layout in records.layouts])
+
+
+def _mostly_tables(records: Records) -> bool:
+    training = records.training
+    return bool(np.count_nonzero(training & _in_tables(records)) > 0.5 * np.count_nonzero(training)) and bool(training.any())
+
+
+def _tables(records: Records) -> dict[str, Column]:
+    """One row a table: the lines between two rules."""
+    rules = records.of_layouts([layout.rule for layout in records.layouts])
+    records.alive &= _in_tables(records)
+    _, table = np.unique(np.cumsum(rules)[records.alive], return_inverse=True)
+    table_of = np.zeros(len(records), np.int64)
+    table_of[records.alive] = table
+    columns = {}
+    for key in records.keys:
+        at, values, rounded = records.values(key)
+        if len(at):
+            columns[key] = Column(table_of[at], values, rounded)
+    return columns
+
+
+def _drop_unreported(columns: dict[str, Column], notes: list[str]) -> None:
+    """A norm that is 0 in every line was not computed."""
+    for key in [k for k, c in columns.items() if names.rank(GRAD_NORM, k) is not None and len(c.values) and not c.values.any()]:
+        del columns[key]
+        notes.append(f"{key!r} is 0 in every line: not reported by this run, and left out")
+
+
+def _overflows(records: Records) -> tuple[Overflow, ...]:
+    messages = records.of_layouts([layout.overflow for layout in records.layouts])
+    at = np.flatnonzero(messages)
+    if not len(at):
+        return ()
+    ranks, scales = records.dense(RANK)[at], records.dense(SCALE)[at]
+    own = ~np.isfinite(ranks) | (ranks == ranks[0])
+    return tuple(Overflow(None, float(s) if np.isfinite(s) else None) for s in scales[own])
+
+
+def _skipped(columns: dict[str, Column], key: str, step_key: str | None) -> tuple[Overflow, ...]:
+    """Overflows from a counter of skipped steps in each line."""
+    counter = columns.get(key)
+    if counter is None or not counter.values.any():
+        return ()
+    step = dict(zip(columns[step_key].at.tolist(), columns[step_key].values.tolist(), strict=True)) if step_key in columns else {}
+    scale_key = next(iter(names.candidates(LOSS_SCALE, {k: len(c.values) for k, c in columns.items()})), None)
+    scale = dict(zip(columns[scale_key].at.tolist(), columns[scale_key].values.tolist(), strict=True)) if scale_key else {}
+    out: list[Overflow] = []
+    for row, n in zip(counter.at.tolist(), counter.values.tolist(), strict=True):
+        if 0 < n < np.inf:
+            out += [Overflow(int(step[row]) if row in step else None, scale.get(row))] * min(int(n), _MAX_SKIPPED)
+    return tuple(out)
+
+
+def _bound(text: bytes) -> float | None:
+    """The clipping bound among the arguments printed at the beginning, where they name just one."""
+    found = {float(m[1]) for m in _BOUND.finditer(text, 0, _ARGUMENTS)} - {0.0}
+    return found.pop() if len(found) == 1 else None

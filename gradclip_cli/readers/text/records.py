@@ -1,0 +1,201 @@
+"""The lines of a log that hold its series, told from the configuration, code and prose around them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import numpy.typing as npt
+
+from gradclip_cli.model import Values
+from gradclip_cli.readers.text.format import Format
+from gradclip_cli.readers.text.layouts import Lines, Positions, values_at
+from gradclip_cli.readers.text.tokens import LABEL, RANK, Field, Layout
+
+Mask = npt.NDArray[np.bool_]
+
+# A shape that occurs this often is no accident.
+_REPEATS = 3
+# A lone `loss = 0.0` may stand in printed code as often as that; this often, or with other values, it is a series.
+_LONE_REPEATS = 10
+# A counter may be off this often (a restart, a torn line) and is a counter still.
+_SLIPS = 0.02
+
+
+class Records:
+    """The lines of a scanned log, and the numbers in them.
+
+    Attributes:
+        layouts: What each layout holds.
+        layout: int32, shape (n,): the layout of each line.
+        alive: bool, shape (n,): the lines that count. What finds a line to be none of a series strikes it out.
+        notes: What was struck out and why.
+    """
+
+    def __init__(self, text: bytes, lines: Lines[Layout]) -> None:
+        self._text = text
+        self._starts = lines.starts
+        self.layouts = lines.layouts
+        self.layout = lines.layout
+        self.alive = np.ones(len(lines.starts), bool)
+        self.notes: list[str] = []
+        self._read: dict[str, tuple[Positions, Values, bool]] = {}
+        self._fields: dict[str, list[tuple[int, Field]]] = {}
+        kinds, first = np.unique(lines.layout, return_index=True)
+        for i in kinds[np.argsort(first)].tolist():
+            for field in self.layouts[i].fields:
+                self._fields.setdefault(field.key, []).append((i, field))
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @property
+    def keys(self) -> list[str]:
+        """In the order of first appearance."""
+        return list(self._fields)
+
+    def of_layouts(self, which: list[bool]) -> Mask:
+        """The living lines of some layouts, bool, shape (n,)."""
+        return self.alive & np.array(which, bool)[self.layout] if which else self.alive.copy()
+
+    @property
+    def training(self) -> Mask:
+        return self.of_layouts([layout.training for layout in self.layouts])
+
+    def values(self, key: str) -> tuple[Positions, Values, bool]:
+        """Index of the line, value, and whether it was printed rounded, wherever a living line has a key."""
+        if key not in self._read:
+            self._read[key] = self._parse(key)
+        at, values, rounded = self._read[key]
+        living = self.alive[at]
+        return (at, values, rounded) if living.all() else (at[living], values[living], rounded)
+
+    def _parse(self, key: str) -> tuple[Positions, Values, bool]:
+        offset = np.zeros(len(self.layouts), np.int64)
+        printed = np.full(len(self.layouts), -1, np.int16)
+        patterns: dict[bytes, int] = {}
+        for i, field in self._fields.get(key, ()):
+            offset[i] = field.start
+            printed[i] = patterns.setdefault(field.pattern, len(patterns))
+        of_line = printed[self.layout]
+        at = np.flatnonzero(of_line >= 0)
+        of_line = of_line[at]
+        begin = self._starts[at] + offset[self.layout[at]]
+        values = np.empty(len(at))
+        rounded = False
+        order = np.argsort(of_line, kind="stable")
+        bounds = np.cumsum(np.bincount(of_line, minlength=len(patterns))).tolist()
+        for pattern, low, high in zip(patterns, [0, *bounds], bounds, strict=False):
+            some = order[low:high] if high - low < len(at) else slice(None)
+            values[some] = values_at(self._text, begin[some], pattern)
+            rounded = rounded or _is_rounded(pattern, values[some])
+        return at, values, rounded
+
+    def dense(self, key: str | None) -> Values:
+        """A key's value in every line, float64, shape (n,); NaN where it is not logged."""
+        out = np.full(len(self), np.nan)
+        if key is not None:
+            at, values, _ = self.values(key)
+            out[at] = values
+        return out
+
+    def main_format(self) -> Format | None:
+        """Whose lines most of the training lines are."""
+        votes: Counter[Format | None] = Counter()
+        counts = np.bincount(self.layout[self.training], minlength=len(self.layouts))
+        for layout, n in zip(self.layouts, counts.tolist(), strict=True):
+            votes[layout.format] += n
+        return max(votes, key=lambda f: (votes[f], f is not None), default=None)
+
+    def strike_chance_lines(self) -> None:
+        """Strike out lines whose shape, the keys they print, does not repeat as that of a series does."""
+        counts = np.bincount(self.layout[self.alive], minlength=len(self.layouts)).tolist()
+        num_lines: Counter[tuple[str, ...]] = Counter()
+        first: dict[tuple[str, ...], Layout] = {}
+        for layout, n in zip(self.layouts, counts, strict=True):
+            if layout.shape and not layout.counts and not layout.in_table:
+                num_lines[layout.shape] += n
+                first.setdefault(layout.shape, layout)
+        training = [s for s in num_lines if first[s].training]
+        main = max(training, key=lambda s: (first[s].step is not None and num_lines[s] >= _REPEATS, num_lines[s]), default=())
+        main_step = first[main].step if main else None
+        struck = set()
+        for shape, n in num_lines.items():
+            layout = first[shape]
+            kin = shape == main or (layout.step == main_step and not set(shape).isdisjoint(set(main) - {main_step}))
+            if (
+                (n < _REPEATS and not kin and (layout.training or layout.step is None))
+                or (layout.training and main_step is not None and layout.step is None)
+                or (layout.training and len(shape) == 1 and layout.step is None and layout.format is None and not self._varies(shape))
+            ):
+                struck.add(shape)
+        num_struck = sum(num_lines[s] for s in struck if first[s].training and num_lines[s] >= _REPEATS)
+        if num_struck:
+            self.notes.append(f"{num_struck} lines with a loss or a norm but no step were left out, as others have one")
+        self.alive &= ~self.of_layouts([layout.shape in struck and not layout.in_table for layout in self.layouts])
+
+    def _varies(self, shape: tuple[str, ...]) -> bool:
+        """Whether a key that stands alone in its lines is a series and not an assignment in printed code."""
+        at, values, _ = self.values(shape[0])
+        own = np.array([layout.shape == shape for layout in self.layouts])
+        values = values[own[self.layout[at]]]
+        return len(values) >= _LONE_REPEATS or (len(values) >= _REPEATS and len(np.unique(values)) > 1)
+
+    def strike_other_ranks(self) -> None:
+        """Of several processes that print the same shape, keep the first one to do so."""
+        training = self.training
+        labels = self.dense(LABEL)
+        marked = training & np.isfinite(labels)
+        # srun numbers the lines of a task as `3: `; so do people their steps.
+        if marked.any() and not is_counter(labels[marked]):
+            self._strike_ranks(labels, marked)
+        ranks = self.dense(RANK)
+        self._strike_ranks(ranks, training & np.isfinite(ranks))
+
+    def _strike_ranks(self, ranks: Values, marked: Mask) -> None:
+        if not marked.any() or len(np.unique(ranks[marked])) < 2:
+            return
+        shapes: dict[tuple[str, ...], list[int]] = {}
+        for i in np.unique(self.layout[marked]).tolist():
+            shapes.setdefault(self.layouts[i].shape, []).append(i)
+        lost = np.zeros(len(self), bool)
+        for members in shapes.values():
+            own = marked & np.isin(self.layout, members)
+            lost |= own & (ranks != ranks[np.argmax(own)])
+        if lost.any():
+            first = ranks[np.argmax(marked)]
+            self.notes.append(f"several processes wrote to this log; of lines that more than one printed, those of the first ({first:.0f}) were kept")
+            self.alive &= ~lost
+
+    def strike_cut_number(self) -> None:
+        """Take the last number of a text that ends within a training line, unless it is printed like the ones before it."""
+        if not len(self) or self._text.endswith(b"\n"):
+            return
+        last = self.layouts[self.layout[-1]]
+        if not last.training or int(self._starts[-1]) + last.length != len(self._text) or not self.alive[-1]:
+            return
+        field = max(last.fields, key=lambda f: f.start)
+        if field.start + len(field.pattern) != last.length:
+            return
+        others = [layout for layout in self.layouts if layout is not last and layout.shape == last.shape]
+        if np.count_nonzero(self.layout == self.layout[-1]) > 1 or any(field in (f for f in layout.fields) for layout in others):
+            return
+        if any(f.key == field.key and f.pattern == field.pattern for layout in others for f in layout.fields):
+            return
+        self._fields[field.key].remove((int(self.layout[-1]), field))
+        self._read.pop(field.key, None)
+        self.notes.append(f"the text ends within a line; its last number, of {field.key!r}, may be cut and was left out")
+
+
+def is_counter(values: Values) -> bool:
+    """Whether numbers rise from one to the next, but for a slip here and there."""
+    if not len(values) or not np.isfinite(values).all():
+        return False
+    return int(np.count_nonzero(np.diff(values) <= 0)) <= _SLIPS * len(values)
+
+
+def _is_rounded(pattern: bytes, values: Values) -> bool:
+    """Whether neighbouring whole numbers print alike: `1K`, `1.08e+04`."""
+    if pattern[-1:] in b"KMBk":
+        return True
+    return b"e" in pattern.lower() and bool((values >= 1000).any())

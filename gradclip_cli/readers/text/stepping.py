@@ -1,0 +1,158 @@
+"""Which update each line of a log belongs to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradclip_cli.model import Values
+from gradclip_cli.readers.text.format import Format
+from gradclip_cli.readers.text.records import Mask, Records, is_counter
+from gradclip_cli.readers.text.tokens import BAR, BAR_TOTAL, LABEL, TOTAL, Layout
+
+# A bar that stands still between two lines of metrics is not in step with them: the two streams were buffered apart.
+_CARRIED = 0.95
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Stepping:
+    """Attributes:
+    key: What to call the step.
+    of_line: float64, shape (num_lines,); NaN where a line has no step.
+    rounded: Printed so short that neighbours collide.
+    per_epoch: Steps in an epoch, where `of_line` counts within each.
+    """
+
+    key: str
+    of_line: Values
+    rounded: bool = False
+    per_epoch: int | None = None
+
+
+def find(records: Records, format: Format | None) -> Stepping | None:
+    """The step of each line: its own, or that of a line above it. None where there is none to be had."""
+    training = records.training
+    own = _own_key(records, training)
+    if own is not None:
+        return _own(records, training, own)
+    labels = records.dense(LABEL)
+    if training.any() and is_counter(labels[training]):
+        return Stepping("line label", labels)
+    return _carried(records, training, format)
+
+
+def _own_key(records: Records, training: Mask) -> str | None:
+    counts: Counter[str | None] = Counter()
+    for layout, n in zip(records.layouts, np.bincount(records.layout[training], minlength=len(records.layouts)).tolist(), strict=True):
+        counts[layout.step] += n
+    return max(counts, key=lambda k: (counts[k], k is not None), default=None)
+
+
+def _own(records: Records, training: Mask, key: str) -> Stepping:
+    at, values, rounded = records.values(key)
+    step = np.full(len(records), np.nan)
+    # Other lines (evaluations) may call their step otherwise.
+    others = {layout.step for layout in records.layouts if layout.step not in (None, key, BAR)}
+    for other in sorted(filter(None, others)):
+        rows, theirs, _ = records.values(other)
+        step[rows] = theirs
+    step[at] = values
+    total = records.dense(BAR_TOTAL if key == BAR else TOTAL + key)
+    per_epoch = int(np.nanmax(total[training])) if np.isfinite(total[training]).any() else None
+    epoch = _epochs(records, training)
+    name = "bar" if key == BAR else key
+    both = training & np.isfinite(step) & np.isfinite(epoch)
+    if not _restarts(step[both], epoch[both]):
+        return Stepping(name, step, rounded, per_epoch)
+    known = per_epoch is not None
+    if per_epoch is None:
+        per_epoch = _seen_per_epoch(step[both])
+    # The first epoch may be numbered 0 or 1; a log that begins later counts from 1, as most do.
+    base = min(1.0, float(epoch[both].min()))
+    size = f"{per_epoch} to an epoch" if known else f"{per_epoch} to an epoch, the most that is seen"
+    records.notes.append(f"steps were made from the epoch and {name!r}, {size}")
+    return Stepping("step", np.where(np.isfinite(epoch), (epoch - base) * per_epoch + step, np.nan), rounded)
+
+
+def _seen_per_epoch(step: Values) -> int:
+    """How many steps an epoch has at least, by a counter that begins anew in each."""
+    rises = np.diff(step)
+    return int(step.max()) + (int(np.median(rises[rises > 0])) if step.min() == 0 and (rises > 0).any() else 0)
+
+
+def _epochs(records: Records, training: Mask) -> Values:
+    keys = {layout.epoch for layout in records.layouts if layout.training and layout.epoch}
+    epoch = np.full(len(records), np.nan)
+    for key in sorted(keys):
+        rows, values, _ = records.values(key)
+        epoch[rows] = values
+    return epoch
+
+
+def _restarts(step: Values, epoch: Values) -> bool:
+    """Whether a counter runs within each epoch: it falls where the epoch rises, and nowhere else but for a restart."""
+    if len(step) == 0 or (epoch != np.rint(epoch)).any():
+        return False
+    rises = np.diff(epoch) > 0
+    return bool(rises.any()) and bool((np.diff(step)[rises] <= 0).mean() > 0.5)
+
+
+def _carried(records: Records, training: Mask, format: Format | None) -> Stepping | None:
+    """The step from the lines above: a line of its own, the frame of a bar, the heading of an epoch."""
+    if not training.any():
+        return None
+    running = format is not None and format.running_mean
+    of_main = training & _main_shape(records, training)
+    for what in ("step", BAR, "epoch"):
+        key_of = {i: _carrier(layout, what) for i, layout in enumerate(records.layouts) if not layout.training and not layout.in_table}
+        keys = sorted({k for k in key_of.values() if k is not None})
+        if not keys:
+            continue
+        step = np.full(len(records), np.nan)
+        for key in keys:
+            rows, values, _ = records.values(key)
+            carriers = np.array([key_of.get(i) == key for i in range(len(records.layouts))])[records.layout[rows]]
+            step[rows[carriers]] = values[carriers]
+        if what == BAR:
+            # Evaluation has bars too; those of training are the ones that stand above its lines.
+            total = np.where(np.isfinite(step), records.dense(BAR_TOTAL), np.nan)
+            above = _filled(total)[of_main]
+            if not np.isfinite(above).any():
+                continue
+            sizes, times = np.unique(above[np.isfinite(above)], return_counts=True)
+            step[total != sizes[np.argmax(times)]] = np.nan
+        carried = _filled(step)
+        at_main = carried[of_main]
+        found = at_main[np.isfinite(at_main)]
+        if running:
+            found = np.unique(found)
+        if len(found) >= _CARRIED * (1 if running else len(at_main)) and is_counter(found):
+            records.notes.append(f"the step was taken from {'the progress bar' if what == BAR else 'a line of its own'} above each line")
+            return Stepping("bar" if what == BAR else keys[0], np.where(records.alive, carried, np.nan))
+    return None
+
+
+def _carrier(layout: Layout, what: str) -> str | None:
+    if what == BAR:
+        return BAR if layout.step == BAR else None
+    if what == "epoch":
+        return layout.epoch
+    return layout.step if layout.step != BAR else None
+
+
+def _main_shape(records: Records, training: Mask) -> Mask:
+    """The lines of the most frequent shape of training lines."""
+    counts = np.bincount(records.layout[training], minlength=len(records.layouts))
+    shapes: Counter[tuple[str, ...]] = Counter()
+    for layout, n in zip(records.layouts, counts.tolist(), strict=True):
+        shapes[layout.shape] += n
+    main = shapes.most_common(1)[0][0]
+    return records.of_layouts([layout.shape == main for layout in records.layouts])
+
+
+def _filled(values: Values) -> Values:
+    """Each NaN replaced by the last value before it."""
+    last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), -1))
+    return np.where(last >= 0, values[np.maximum(last, 0)], np.nan)

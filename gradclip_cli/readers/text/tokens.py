@@ -1,0 +1,268 @@
+"""One line of a log -> the numbers in it that have a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gradclip_cli.model import GRAD_NORM, LOSS
+from gradclip_cli.readers import names, numbers
+from gradclip_cli.readers.log import Wanted
+from gradclip_cli.readers.text.format import Format, pattern
+from gradclip_cli.readers.text.layouts import pattern_of
+
+# The class of `names.rank` that counts epochs.
+_EPOCH = 3
+# Keys of our own; no printed key has angle brackets.
+RANK, LABEL, BAR, BAR_TOTAL, SCALE = "<rank>", "<label>", "<bar>", "<bar total>", "<scale>"
+TOTAL = "<total> "
+"""Before a key: how many of it there will be (the 1000 of `iteration 3/1000`)."""
+
+_WORD = r"[A-Za-z_][\w./@\-]*+"
+_KEY = rf"(?<![\w./@\-])(?P<key>{_WORD}(?: {_WORD}){{0,5}}+(?: ?\([A-Za-z/%]{{1,12}}\))?+)"
+_QUOTED = r"(?P<quote>['\"])(?P<quoted>[^'\"<>]{1,200}+)(?P=quote)\s*+:\s*+"
+# What may stand around a value: `[0.1]`, `tensor(0.1)`, `np.float64(0.1)`, `'0.1'`.
+_OPEN = r"(?:(?:[a-z]{1,6}\.)?(?:float\d*|tensor|[Aa]rray)\(\[?|[\[(])?+['\"]?+\s*+"
+_FINITE = r"[+-]?(?:\d{1,3}(?:,\d{3})++(?!\d)(?:\.\d*+)?|\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?(?:[KMBk%](?![\w/%]))?+"
+# A unit may follow (`61.9ms`, `3 it/s`), but no date, time, version, file name or assignment.
+_AFTER = r"(?:(?!\w)|(?=[A-Za-z]{1,4}(?:/\w{1,6})?(?![\w.=])))(?!\.\w|:\d|=|-\d)"
+_NONFINITE = r"[+-]?(?:[nN][aA][nN](?:\(ind\)|\.0)?|[iI][nN][fF](?:inity)?(?:\.0)?|1\.\#(?:QNAN|IND|INF))(?!\w|\.\w|=|\()"
+_PAIR = pattern(
+    rf"(?:{_QUOTED}|{_KEY}(?:\s*+[:=]\s*+|\s++|(?=\[))){_OPEN}(?P<value>{_FINITE}{_AFTER}|{_NONFINITE})(?:\s*+/\s*+(?P<total>\d++))?"
+)
+# `| grad_norm | 68.3     |`
+_TABLE_ROW = pattern(r"\|\s*+(?P<key>[^|]{1,100}?)\s*+\|\s*+(?P<value>[^|\s]{1,40}+)\s*+\|\s*+$")
+_RULE = re.compile(rb"\s*+[-+=]{5,}+\s*+$")
+# `| 1453/4361 [20:38<43:27, 1.12it/s`
+_BAR = pattern(r"(?<![\d.])(?P<bar>\d++)/(?P<total>\d++) \[(?:\d++:)?\d++:\d\d<")
+# `Epoch [1][50/7330]`, `Epoch: [0]  [ 20/1251]`, `Train: [0/300][50/1251]`, `Train Epoch: 1 [640/60000 (1%)]`, `Train: 0 [  50/1251 (  4%)]`
+_POSITION = pattern(
+    r"(?:[Ee]poch|[Tt]rain)[^\s\[]{0,12}\s*+(?:\[\s*+(?P<epoch>\d++)(?:/\d++)?\]|(?P<epoch2>\d++)(?=\s))\s*+\[\s*+(?P<iter>\d++)/\s*+(?P<total>\d++)(?:\s|\])"
+)
+# How launchers mark the lines of a process: torchrun, mpirun, Ray, our own word for it; srun only numbers them.
+_RANK = pattern(
+    r"\s*+(?:\[(?:rank|default|gpu|worker)[ :]?(\d++)\]|\((?:[\w.]+ )?pid=(\d++)[^)]{0,60}\)|\[\d++,(\d++)\]<std\w++>"
+    r"|\[?(?:[Rr]ank|RANK|[Ww]orker|node|host)[ _\-]?(\d++)\]?\s*+[:|\]])"
+)
+_LABEL = pattern(r"\s*+(\d{1,6}+):(?=\s)")
+_RANK_KEYS = frozenset(("rank", "local_rank", "global_rank"))
+_OVERFLOW = pattern(
+    r"(?i)overflow.{0,120}?(?:skipping|ignoring|setting|reducing)|skipping step.{0,80}?(?:loss scaler?|overflow)|gradient overflow|OVERFLOW!"
+)
+_NEW_SCALE = pattern(r"(?i)(?:reducing(?: loss scale)? to|setting loss scale to|loss scale(?:r)?(?: \d+)? to)\s*+:?\s*+(?P<value>[\d.]+(?:e[+-]?\d+)?)(?!\w)")
+_OVERFLOW_RANK = pattern(r"(?i)\brank\s++(\d++)")
+
+# A word beside the keys that says whose numbers follow.
+_CONTEXT = pattern(
+    r"(?i)(?<![\w/.\-])(?:(?P<eval>val|valid|validation|validate|validating|eval|evaluation|evaluating|evaluate|test|testing)|train|training)"
+    r"(?![\w.\-]|/\w)"
+)
+# Words that people put before and behind a key and that do not make another key of it.
+_BEFORE = frozenset("info debug warning warn error root main current the at after finished completed done in on and with for end of now train training".split())
+_BEHIND = frozenset("is was of at to equals".split())
+
+# A line with none of these is not looked at. Cheap, and right for all but a handful of lines in a log.
+_NEEDLES = (
+    *(b"loss", b"norm", b"grdn", b"trl:", b"tel:", b"lr", b"learning", b"scal", b"clip", b"step", b"iter", b"epoch", b"batch", b"update"),
+    *(b"| ", b"it/s", b"s/it", b"/s]", b"/s,", b"overflow"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A number in a line.
+
+    Attributes:
+        key: What is printed before it.
+        start: Where it begins.
+        pattern: Its text with every digit as 0.
+        digits: Where the printed key has digits (`loss_2`).
+    """
+
+    key: str
+    start: int
+    pattern: bytes
+    digits: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Layout:
+    """What the lines of one layout hold.
+
+    Attributes:
+        fields: In order, each key once.
+        shape: The keys it prints.
+        length: Bytes in the line.
+        format: Whose lines they look like.
+        in_table: A row `| key | value |` of a table.
+        rule: The line between two tables.
+        overflow: A loss scaler's message.
+        training: It holds a loss or a gradient norm of training.
+        counts: It holds steps and epochs only.
+        step: The key of its step counter, or None; an epoch is none.
+        epoch: The key of its epoch, or None.
+    """
+
+    fields: tuple[Field, ...]
+    shape: tuple[str, ...]
+    length: int
+    format: Format | None = None
+    in_table: bool = False
+    rule: bool = False
+    overflow: bool = False
+    training: bool = False
+    counts: bool = False
+    step: str | None = None
+    epoch: str | None = None
+
+    @property
+    def fixed(self) -> tuple[int, ...]:
+        """Where the digits of its keys stand."""
+        return tuple(i for f in self.fields for i in f.digits)
+
+
+class Describe:
+    """One line of a layout -> `Layout`, or None where no number in it is worth reading.
+
+    Args:
+        formats: Asked in order for the first whose lines look like this one.
+        wanted: Keys to read whatever their names.
+    """
+
+    def __init__(self, formats: Sequence[Format], wanted: Wanted) -> None:
+        self._formats = formats
+        self._wanted = wanted
+        asked = [k for k in (wanted.loss, wanted.grad_norm, wanted.lr, wanted.step) if k]
+        self._needles = (*_NEEDLES, *(k.lower().encode() for k in asked))
+        self._keys: dict[tuple[str, str], str | None] = {}
+
+    def __call__(self, raw: bytes) -> Layout | None:
+        if _RULE.match(raw):
+            return Layout((), (), len(raw), rule=True)
+        low = raw.lower()
+        if not any(n in low for n in self._needles):
+            return None
+        line = raw.decode("latin-1")
+        if b"overflow" in low and b"scale" in low and _OVERFLOW.search(line):
+            scale, rank = _NEW_SCALE.search(line), _OVERFLOW_RANK.search(line)
+            found = [_field(SCALE, scale, "value")] if scale else []
+            return Layout((*found, *([_field(RANK, rank, 1)] if rank else [])), (), len(raw), overflow=True)
+        if row := _TABLE_ROW.match(line):
+            format = self._format(line)
+            key = self._name(row["key"], format)
+            if key is not None and numbers.parse(row["value"]) is not None:
+                return self._layout([_field(key, row, "value", "key")], line, format, in_table=True)
+        pairs, bar = list(_PAIR.finditer(line)), _BAR.search(line)
+        if not pairs and bar is None:
+            return None
+        fields: dict[str, Field] = {}
+        format = self._format(line)
+        for field in self._fields(line, pairs, bar, format):
+            fields.setdefault(field.key, field)
+        if not fields.keys() - {RANK, LABEL}:
+            return None
+        return self._layout(list(fields.values()), line, format)
+
+    def _format(self, line: str) -> Format | None:
+        return next((f for f in self._formats if f.line.search(line)), None)
+
+    def _layout(self, fields: list[Field], line: str, format: Format | None, *, in_table: bool = False) -> Layout | None:
+        if format is not None and format.not_training is not None and format.not_training.search(line):
+            return None
+        keys = [f.key for f in fields]
+        named = [k for k in (self._wanted.step, *(format.step if format else ())) if k in keys]
+        ranked = sorted((r, i, k) for i, k in enumerate(keys) if (r := names.rank("step", k)) is not None)
+        # Beside a bar only the best of names is believed: its frames share their line with whatever is printed next.
+        counted = named or [k for r, _, k in ranked if r < (1 if BAR in keys else _EPOCH)] or [k for k in keys if k == BAR]
+        return Layout(
+            tuple(fields),
+            tuple(k for k in keys if not k.startswith("<")),
+            len(line),
+            format,
+            in_table=in_table,
+            training=any(self._is_metric(k, format) for k in keys),
+            counts=len(ranked) == sum(not k.startswith("<") for k in keys),
+            step=counted[0] if counted else None,
+            epoch=next((k for r, _, k in ranked if r == _EPOCH), None),
+        )
+
+    def _is_metric(self, key: str, format: Format | None) -> bool:
+        if key in (self._wanted.loss, self._wanted.grad_norm) or (format and key in (format.roles.get(LOSS), format.roles.get(GRAD_NORM))):
+            return True
+        return any(names.rank(r, key) is not None for r in (LOSS, GRAD_NORM)) or names.is_loss_like(key) or names.is_norm_like(key)
+
+    def _fields(self, line: str, pairs: list[re.Match[str]], bar: re.Match[str] | None, format: Format | None) -> Iterator[Field]:
+        if rank := _RANK.match(line):
+            yield _field(RANK, rank, next(i for i, g in enumerate(rank.groups(), 1) if g is not None))
+        elif label := _LABEL.match(line):
+            yield _field(LABEL, label, 1)
+        if bar:
+            yield _field(BAR, bar, "bar")
+            yield _field(BAR_TOTAL, bar, "total")
+        taken = (0, 0)
+        if format is not None and format.extra is not None and (extra := format.extra.search(line)):
+            for key, value in extra.groupdict().items():
+                if value is not None:
+                    yield _field(TOTAL + "iter" if key == "total" else key, extra, key)
+            taken = extra.span()
+        elif place := _POSITION.search(line):
+            yield _field("epoch", place, "epoch" if place["epoch"] else "epoch2")
+            yield _field("iter", place, "iter")
+            yield _field(TOTAL + "iter", place, "total")
+            taken = place.span()
+        context = ""
+        behind = 0
+        for m in pairs:
+            if taken[0] <= m.start("value") < taken[1]:
+                continue
+            key = self._name(m["quoted"] or m["key"], format)
+            is_step = key is not None and names.rank("step", key) is not None
+            # A word is context where it is no part of a metric's name.
+            for word in _CONTEXT.finditer(line, behind, m.start() if key is not None and not is_step else m.start("value")):
+                context = word["eval"] or ""
+            behind = m.start("value")
+            if key is None or numbers.parse(m["value"]) is None:
+                continue
+            if is_step:
+                if m["value"][-1] == "%":
+                    continue
+                if m["total"]:
+                    yield _field(TOTAL + key, m, "total")
+            elif key in _RANK_KEYS:
+                key = RANK
+            elif context and not names.is_evaluation(key):
+                key = f"{context} {key}"
+            yield _field(key, m, "value", "quoted" if m["quoted"] else "key")
+
+    def _name(self, printed: str, format: Format | None) -> str | None:
+        """What a printed key is called, or None where it is not worth reading."""
+        cached = (printed, format.name if format else "")
+        if cached not in self._keys:
+            self._keys[cached] = self._find_name(printed, format)
+        return self._keys[cached]
+
+    def _find_name(self, printed: str, format: Format | None) -> str | None:
+        words = printed.encode("latin-1").decode("utf-8", "replace").split(" ")
+        while len(words) > 1 and words[-1].lower() in _BEHIND:
+            words.pop()
+        while True:
+            key = " ".join(words)
+            if self._is_worth(key, format):
+                return key
+            if len(words) == 1 or not (words[0].lower() in _BEFORE or "." in words[0] or words[0].startswith("__")):
+                return None
+            words = words[1:]
+
+    def _is_worth(self, key: str, format: Format | None) -> bool:
+        if format is not None and key in (*format.step, *format.keys):
+            return True
+        low = key.lower()
+        # Validation losses are no role of ours, but people ask for them by name.
+        return key in _RANK_KEYS or names.worth_reading(key, self._wanted) or "loss" in low or low.endswith("norm")
+
+
+def _field(key: str, m: re.Match[str], group: str | int, printed: str | None = None) -> Field:
+    """The field whose value is one group of a match, and whose key is another where it was printed."""
+    digits = () if printed is None else tuple(m.start(printed) + i for i, c in enumerate(m[printed]) if "0" <= c <= "9")
+    return Field(key, m.start(group), pattern_of(m[group]), digits)

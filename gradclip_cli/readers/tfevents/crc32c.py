@@ -1,0 +1,225 @@
+"""CRC-32C of very many records at once, exact for each of them.
+
+The algebra that makes this fast. A CRC register that starts at zero is a linear function of the message over
+GF(2), the field where adding is XOR: crc(a ^ b) = crc(a) ^ crc(b) for messages of equal length. A message is the
+XOR of its single bytes, each padded with zeros to its place, so
+
+    crc(message) = XOR over all places i of table[d_i][message[i]],  d_i = number of bytes behind place i,
+
+where `table[d][b]` is the register after byte b and d zero bytes: 256 numbers for each distance. Two things follow.
+
+1. Many records of equal length that agree in most places (the header, the tag, the high bytes of the clock): the
+   sum over those places is the same for all and computed once; only the places that differ are looked up, each
+   for all records in one numpy call. Nothing is sampled or combined across records: every record gets its own CRC.
+2. Zeros in front of a message change nothing while the register is zero. So records of any lengths can be cut
+   into pieces of one width from their ends, the first piece padded in front, and the registers of the pieces be
+   added up after each was moved over the zero bytes that stand for the pieces behind it.
+
+The real CRC-32C starts at 0xFFFFFFFF, which is the same as complementing the first four bytes of the message and
+starting at zero, and it complements the result.
+
+The reflected polynomial is 0x82F63B78 (RFC 3720, appendix B.4). TFRecord files store CRCs "masked":
+rotated right by 15 bits plus a constant (TensorFlow, core/lib/hash/crc32c.h).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Crcs = npt.NDArray[np.uint32]
+Places = npt.NDArray[np.int64]
+
+_POLYNOMIAL = np.uint32(0x82F63B78)
+_MASK_DELTA = np.uint32(0xA282EAD8)
+_ALL_ONES = np.uint32(0xFFFFFFFF)
+
+_PIECE = 64
+# A table for pairs of bytes has 256 KiB: worth building for so many rows.
+_MIN_FOR_PAIRS = 1024
+_MAX_PAIR_DISTANCE = 256
+_TWO_BYTES = np.dtype("<u2")
+_PIECES_AT_ONCE = 4096
+
+
+def _first_table() -> Crcs:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ _POLYNOMIAL, table >> 1).astype(np.uint32)
+    return table
+
+
+def _move(crcs: Crcs, operator: Crcs) -> Crcs:
+    """Registers moved over as many zero bytes as the operator, shape (4, 256), stands for."""
+    moved = operator[0].take(crcs & 0xFF)
+    moved ^= operator[1].take((crcs >> 8) & 0xFF)
+    moved ^= operator[2].take((crcs >> 16) & 0xFF)
+    moved ^= operator[3].take(crcs >> 24)
+    return moved
+
+
+_first = _first_table()
+_tables: Crcs = _first.reshape(1, 256)
+
+
+def _table(size: int) -> Crcs:
+    """`table[d][b]` for all distances below `size` (or more), shape (>= size, 256). Grown on demand."""
+    global _tables
+    while len(_tables) < size:
+        known = len(_tables)
+        if known < 4:
+            last = _tables[-1]
+            more = (_first[last & 0xFF] ^ (last >> 8)).reshape(1, 256)
+        else:
+            # A register is like four bytes of message: the first of them has known - 1 bytes behind it, and so on.
+            more = _move(_tables, _tables[known - 1 : known - 5 if known > 4 else None : -1])
+        _tables = np.concatenate([_tables, more])
+    return _tables
+
+
+@lru_cache(maxsize=_MAX_PAIR_DISTANCE)
+def _pair_table(distance: int) -> Crcs:
+    """As `_table`, for two bytes as one little-endian number, the second with `distance` bytes behind it; shape (65536,)."""
+    table = _table(distance + 2)
+    return (table[distance][:, None] ^ table[distance + 1]).ravel()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Plan:
+    """How to sum up a row of some width in which some columns vary.
+
+    Attributes:
+        common: The columns that do not vary.
+        tables: Their tables, one behind the other.
+        offsets: Where in `tables` each one's begins.
+        start: What the starting value contributes.
+        singles, pairs: The varying columns, alone or with their right neighbour, and their tables.
+    """
+
+    common: Places
+    tables: Crcs
+    offsets: Places
+    start: np.uint32
+    singles: list[tuple[int, Crcs]]
+    pairs: list[tuple[int, Crcs]]
+
+
+@lru_cache(maxsize=256)
+def _plan(varying: bytes, in_pairs: bool) -> _Plan:
+    """The plan for the columns whose byte is not 0."""
+    width = len(varying)
+    table = _table(width)[:width][::-1]
+    is_common = np.frombuffer(varying, np.bool_) == 0
+    start = np.bitwise_xor.reduce(table[:4, 0xFF]) ^ _tail_of_start(np.array(width)) ^ _ALL_ONES
+    singles, pairs = [], []
+    columns = np.flatnonzero(~is_common).tolist()
+    while columns:
+        column = columns.pop()
+        if in_pairs and columns and columns[-1] == column - 1 and width - column <= _MAX_PAIR_DISTANCE:
+            pairs.append((columns.pop(), _pair_table(width - 1 - column)))
+        else:
+            singles.append((column, table[column]))
+    common = np.flatnonzero(is_common)
+    return _Plan(common, table[common].ravel(), 256 * np.arange(len(common)), start, singles, pairs)
+
+
+def unmasked(stored: Crcs) -> Crcs:
+    """The CRCs that a file stores masked."""
+    crcs = stored - _MASK_DELTA
+    low = crcs << np.uint32(15)
+    crcs >>= np.uint32(17)
+    crcs |= low
+    return crcs
+
+
+def _masked(crcs: Crcs) -> Crcs:
+    return ((crcs >> np.uint32(15)) | (crcs << np.uint32(17))) + _MASK_DELTA
+
+
+def of_lengths(lengths: npt.NDArray[np.integer]) -> Crcs:
+    """The masked CRC-32C of record lengths, as a record header stores it behind the length (uint64, little endian)."""
+    rows = lengths.astype("<u8").view(np.uint8).reshape(-1, 8)
+    return _masked(of_rows(rows, np.ones(8, bool))) if len(rows) else np.empty(0, np.uint32)
+
+
+def of_rows(rows: Bytes, varying: Bytes) -> Crcs:
+    """The CRC-32C of each row.
+
+    Args:
+        rows: uint8, shape (n, width), n >= 1, contiguous within a row; meant for widths up to a few thousand
+            (1 KiB of table a column).
+        varying: uint8, shape (width,): non-zero at least for every column whose bytes are not all equal.
+    """
+    n = len(rows)
+    plan = _plan((varying != 0).tobytes(), n >= _MIN_FOR_PAIRS)
+    common = plan.tables.take(plan.offsets + rows[0, plan.common])
+    crcs = np.full(n, plan.start ^ np.bitwise_xor.reduce(common), np.uint32)
+    for column, table in plan.pairs:
+        crcs ^= table.take(rows[:, column : column + 2].view(_TWO_BYTES)[:, 0])
+    for column, table in plan.singles:
+        crcs ^= table.take(rows[:, column])
+    return crcs
+
+
+def of_spans(data: Bytes, starts: Places, lengths: Places) -> Crcs:
+    """The CRC-32C of each span `data[start : start + length]`; spans may be of any length.
+
+    Args:
+        data: uint8, shape (size,).
+        starts, lengths: int64, shape (n,), n >= 1.
+    """
+    if len(data) < _PIECE:
+        data = np.pad(data, (0, _PIECE - len(data)))
+    pieces = np.maximum(-(-lengths // _PIECE), 1)
+    last = np.cumsum(pieces) - 1
+    span = np.repeat(np.arange(len(starts)), pieces)
+    behind = last[span] - np.arange(len(span))
+    # Where the span begins within its piece: negative for all but the first piece.
+    begin = behind * _PIECE + (_PIECE - lengths[span])
+    registers = np.empty(len(span), np.uint32)
+    for block in range(0, len(span), _PIECES_AT_ONCE):
+        part = slice(block, block + _PIECES_AT_ONCE)
+        registers[part] = _of_pieces(data, starts[span[part]], begin[part], lengths[span[part]])
+    _move_over_pieces(registers, behind)
+    crcs: Crcs = np.bitwise_xor.reduceat(registers, last - pieces + 1)
+    short = lengths < 4
+    crcs[short] ^= _tail_of_start(lengths[short])
+    return crcs ^ _ALL_ONES
+
+
+def _of_pieces(data: Bytes, starts: Places, begin: Places, lengths: Places) -> Crcs:
+    """The register after each piece taken alone: zero before the span, the span's first four bytes complemented."""
+    windows = np.ndarray((len(data) - _PIECE + 1,), f"V{_PIECE}", data, strides=(1,))
+    at = starts - begin
+    rows = windows[np.maximum(at, 0)].view(np.uint8).reshape(-1, _PIECE)
+    for i in np.flatnonzero(at < 0).tolist():  # only spans in the first 64 bytes of the file
+        rows[i] = np.roll(rows[i], -at[i])
+    heads = np.flatnonzero(begin > -4)
+    place = np.arange(_PIECE) - begin[heads, None]
+    head = np.where(place < 0, 0, rows[heads])
+    head ^= np.where((place >= 0) & (place < np.minimum(lengths[heads, None], 4)), 0xFF, 0).astype(np.uint8)
+    rows[heads] = head
+    table = _table(_PIECE)
+    registers = np.zeros(len(rows), np.uint32)
+    for column in range(_PIECE):
+        registers ^= table[_PIECE - 1 - column].take(rows[:, column])
+    return registers
+
+
+def _move_over_pieces(registers: Crcs, behind: Places) -> None:
+    """Move each register over the zeros that stand for the pieces behind it, in place: square and multiply."""
+    operator = _table(_PIECE)[_PIECE - 1 : _PIECE - 5 : -1]
+    for bit in range(int(behind.max()).bit_length()):
+        moving = np.flatnonzero(behind >> bit & 1)
+        registers[moving] = _move(registers[moving], operator)
+        operator = np.stack([_move(part, operator) for part in operator])
+
+
+def _tail_of_start(width: Places) -> Crcs:
+    """What the starting register adds to messages shorter than the four bytes it complements."""
+    shift = np.minimum(8 * width, 32).astype(np.uint64)
+    return (np.uint64(0xFFFFFFFF) >> shift).astype(np.uint32)

@@ -1,0 +1,61 @@
+"""What several test files need. Fixtures return data only where a test asks for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradclip_cli.model import Run, Series
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLES = ROOT / "sample_runs"
+
+
+def make_run(
+    loss: Sequence[float] | np.ndarray | None = None,
+    grad_norm: Sequence[float] | np.ndarray | None = None,
+    *,
+    more: Mapping[str, Sequence[float]] | None = None,
+    start: int = 0,
+    every: int = 1,
+    **fields: object,
+) -> Run:
+    """A run with values at steps start, start + every, ..."""
+    given = {"loss": loss, "grad_norm": grad_norm, **(more or {})}
+    series = {
+        name: Series(name, name, start + every * np.arange(len(values), dtype=np.int64), np.asarray(values, np.float64))
+        for name, values in given.items()
+        if values is not None
+    }
+    return Run("made/by/a/test", "test", series, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def gradclip(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line in a real process: `gradclip("analyze", path, code=0)`."""
+
+    def call(*args: object, code: int | None = None, env: Mapping[str, str] | None = None, **options: object) -> subprocess.CompletedProcess[str]:
+        full = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR",)} | {"COLUMNS": "80", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-m", "gradclip_cli", *map(str, args)],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            cwd=tmp_path,
+            env=full | dict(env or {}),
+            timeout=120,
+            **options,  # type: ignore[call-overload]
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        if code is not None:
+            assert done.returncode == code, (done.returncode, done.stdout[-2000:], done.stderr[-2000:])
+        return done
+
+    return call

@@ -1,0 +1,195 @@
+"""From a Log to Runs: keys, steps, resumes, restarts, several writers, stages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gradclip_cli.errors import GradclipError
+from gradclip_cli.model import NormStage, Run
+from gradclip_cli.readers import steps
+from gradclip_cli.readers.assemble import assemble, merge
+from gradclip_cli.readers.log import Column, Log, Wanted
+from gradclip_cli.readers.stage import pile_up
+
+
+def rows(format: str = "test", rounded: str | None = None, **columns: list[float | None]) -> Log:
+    """A row log; None is a blank cell."""
+    out = {}
+    for key, cells in columns.items():
+        at = [i for i, c in enumerate(cells) if c is not None]
+        out[key] = Column(np.array(at, np.int64), np.array([cells[i] for i in at], np.float64), key == rounded)
+    return Log(format, out)
+
+
+def one(log: Log, wanted: Wanted | None = None) -> Run:
+    runs = assemble("x.csv", log, wanted or Wanted())
+    assert len(runs) == 1
+    return runs[0]
+
+
+def test_blank_cells_are_absent_and_nan_is_data() -> None:
+    run = one(rows(step=[10, 20, 30, 40], loss=[3.0, None, float("nan"), 1.0], grad_norm=[None, 1.0, 2.0, None]))
+    assert run.series["loss"].steps.tolist() == [10, 30, 40]
+    assert np.isnan(run.series["loss"].values[1])
+    assert run.series["grad_norm"].steps.tolist() == [20, 30]
+    assert run.steps.tolist() == [10, 20, 30, 40]
+
+
+def test_rows_are_counted_where_there_is_no_step() -> None:
+    run = one(rows(loss=[3.0, 2.0, 1.0]))
+    assert not run.steps_known
+    assert run.steps.tolist() == [0, 1, 2]
+    assert any("no step counter" in n for n in run.notes)
+
+
+def test_a_fractional_epoch_is_no_step_and_a_constant_is_none() -> None:
+    assert not one(rows(epoch=[0.01, 0.02, 0.03, 0.04], loss=[3.0, 2.0, 1.0, 1.0])).steps_known
+    assert not one(rows(step=[0, 0, 0, 0], loss=[3.0, 2.0, 1.0, 1.0])).steps_known
+    assert one(rows(epoch=[0, 1, 2, 3], loss=[3.0, 2.0, 1.0, 1.0])).steps_known
+
+
+def test_wanted_keys_and_their_errors() -> None:
+    log = rows(step=[1, 2, 3], box_loss=[1.0, 2.0, 3.0], cls_loss=[1.0, 1.0, 1.0], other=[5, 6, 7])
+    assert one(log, Wanted(loss="box_loss")).series["loss"].key == "box_loss"
+    assert one(log, Wanted(loss="cls_loss", step="other")).steps.tolist() == [5, 6, 7]
+    with pytest.raises(GradclipError, match="no key 'bx_loss'") as e:
+        assemble("x.csv", log, Wanted(loss="bx_loss"))
+    assert "box_loss" in str(e.value.hint)
+    with pytest.raises(GradclipError, match="neither a training loss nor a gradient norm") as e:
+        assemble("x.csv", log, Wanted())
+    assert "box_loss" in str(e.value.hint)
+    with pytest.raises(GradclipError, match="whole numbers"):
+        assemble("x.csv", rows(step=[1.5, 2.5, 3.2], loss=[1.0, 1.0, 1.0]), Wanted(step="step"))
+
+
+def test_the_only_loss_like_key_is_taken_with_a_note() -> None:
+    run = one(rows(step=[1, 2, 3], critic_loss=[3.0, 2.0, 1.0], val_loss=[1.0, 1.0, 1.0]))
+    assert run.series["loss"].key == "critic_loss"
+    assert any("critic_loss" in n for n in run.notes)
+
+
+def test_a_value_column_is_named_by_its_file() -> None:
+    log = rows(step=[1, 2, 3], Value=[3.0, 2.0, 1.0])
+    (run,) = assemble("runs/run-a-tag-train_loss.csv", log, Wanted())
+    assert run.series["loss"].key == "Value"
+    (run,) = assemble("runs/tag-grad-norm.csv", log, Wanted())
+    assert run.series["grad_norm"].key == "Value"
+
+
+def test_tensors_are_series() -> None:
+    run = one(rows(step=[1, 2], loss=[1.0, 1.0], **{"grad_norm/a.weight": [0.1, 0.2], "grad_norm": [0.3, 0.4]}))
+    assert set(run.series) == {"loss", "grad_norm", "grad_norm/a.weight"}
+
+
+def test_a_resume_keeps_what_came_later_and_remembers_the_branch() -> None:
+    step = [*range(0, 100), *range(80, 150)]
+    loss = [*(np.ones(100)), *(np.full(70, 2.0))]
+    run = one(rows(step=step, loss=loss))
+    series = run.series["loss"]
+    assert series.steps.tolist() == list(range(150))
+    assert series.values[79] == 1.0
+    assert series.values[80] == 2.0
+    (rewind,) = run.rewinds
+    assert (rewind.resumed_at, rewind.last_before, rewind.discarded) == (80, 99, 20)
+    assert rewind.branch["loss"].steps.tolist() == list(range(100))
+
+
+def test_two_resumes_one_behind_the_other() -> None:
+    step = [*range(0, 50), *range(40, 60), *range(30, 70)]
+    run = one(rows(step=step, loss=[float(i) for i in range(len(step))]))
+    assert run.series["loss"].steps.tolist() == list(range(70))
+    assert run.series["loss"].values[30] == 70.0
+    assert [r.resumed_at for r in run.rewinds] == [40, 30]
+    assert run.rewinds[1].branch["loss"].steps.tolist() == list(range(60))
+
+
+def test_a_restart_from_the_beginning_is_another_run() -> None:
+    runs = assemble("a.log", rows(step=[*range(0, 30), *range(0, 20)], loss=[*np.ones(30), *np.full(20, 2.0)], lr=[0.1] * 50), Wanted())
+    assert [r.source for r in runs] == ["a.log#1", "a.log#2"]
+    assert [len(r.series["loss"]) for r in runs] == [30, 20]
+    assert [len(r.series["lr"]) for r in runs] == [30, 20]
+    assert all(any("GC304" in n for n in r.notes) for r in runs)
+
+
+def test_a_repeated_step_keeps_the_later_value() -> None:
+    run = one(rows(step=[1, 2, 2, 3], loss=[1.0, 5.0, 6.0, 2.0]))
+    assert run.series["loss"].values.tolist() == [1.0, 6.0, 2.0]
+    assert any("logged twice" in n for n in run.notes)
+
+
+def test_several_writers_on_one_file() -> None:
+    step, loss = [], []
+    for s in range(10, 400, 10):
+        step += [s, s] if s % 20 else [s, s - 10]
+        loss += [1.0 / s, 1.1 / s]
+    loss[5] = float("nan")
+    run = one(rows(step=step, loss=loss))
+    assert (np.diff(run.series["loss"].steps) > 0).all()
+    assert np.isnan(run.series["loss"].values).sum() == 1, "a nan of one writer must not be hidden by another's number"
+    assert any("several writers" in n for n in run.notes)
+
+
+def test_steps_within_epochs_are_added_up() -> None:
+    step, epoch = [], []
+    for e in range(4):
+        step += range(0, 100, 10)
+        epoch += [e] * 10
+    loss = np.linspace(3, 1, 40).tolist()
+    run = one(rows(step=step, epoch=epoch, loss=loss))
+    assert run.series["loss"].steps.tolist() == list(range(0, 400, 10))
+    # The same without an epoch column: the loss goes on where it was.
+    assert one(rows(step=step, loss=loss)).series["loss"].steps.tolist() == list(range(0, 400, 10))
+    # New runs: the loss starts high again.
+    assert len(assemble("x", rows(step=step, loss=np.tile(np.linspace(3, 1, 10), 4).tolist()), Wanted())) == 4
+
+
+def test_rounded_steps_are_spread() -> None:
+    exact = np.arange(1, 101) * 200
+    printed = np.where(exact < 1000, exact, exact // 1000 * 1000)
+    assert steps.unrounded(printed).tolist() == exact.tolist()  # type: ignore[union-attr]
+    run = one(rows(rounded="step", step=printed.tolist(), loss=np.linspace(3, 1, 100).tolist()))
+    assert run.series["loss"].steps.tolist() == exact.tolist()
+    irregular = np.array([1000, 1000, 2000, 2000, 2000, 5000])
+    spread = steps.unrounded(irregular)
+    assert spread is not None
+    assert (np.diff(spread) > 0).all()
+    assert spread[0] == 1000
+    assert spread[2] == 2000
+    assert spread[5] == 5000
+    assert steps.unrounded(np.array([3, 2, 2])) is None
+
+
+def test_pile_up() -> None:
+    rng = np.random.default_rng(0)
+    norms = np.exp(rng.normal(-0.5, 0.5, 1000))
+    assert pile_up(norms) is None
+    clipped = np.minimum(norms, 1.0) * (1 - 1e-7)
+    assert pile_up(clipped) == 1.0
+    assert pile_up(np.ones(100)) is None, "a constant is no pile"
+    assert pile_up(np.round(norms, 1)) is None, "coarse rounding is no pile"
+    run = one(rows(step=list(range(1000)), loss=[1.0] * 1000, grad_norm=clipped.tolist()))
+    assert run.norm_stage is NormStage.POST_CLIP
+    assert run.max_norm == 1.0
+
+
+def test_files_of_one_run_are_merged_in_order() -> None:
+    a, b = rows(step=[1, 2], loss=[1.0, 2.0]), rows(step=[3, 4], loss=[3.0, 4.0], lr=[0.1, 0.1])
+    run = one(merge([a, b]))
+    assert run.series["loss"].values.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert run.series["lr"].steps.tolist() == [3, 4]
+    assert any("read from 2 files" in n for n in run.notes)
+
+
+def test_series_logged_by_step_rewind_each_by_itself() -> None:
+    at = np.array([*range(50), *range(40, 60)], np.int64)
+    log = Log("events", {"loss": Column(at, np.arange(70.0)), "grad_norm": Column(at[::2], np.arange(35.0))}, by_step=True)
+    run = one(log)
+    assert run.series["loss"].steps.tolist() == list(range(60))
+    assert (np.diff(run.series["grad_norm"].steps) > 0).all()
+    assert run.rewinds[0].resumed_at == 40
+
+
+def test_max_norm_is_read_where_it_is_logged_and_constant() -> None:
+    assert one(rows(step=[1, 2, 3], loss=[1.0, 1.0, 1.0], max_grad_norm=[0.5, 0.5, 0.5])).max_norm == 0.5
+    assert one(rows(step=[1, 2, 3], loss=[1.0, 1.0, 1.0], max_grad_norm=[0.5, 0.7, 0.5])).max_norm is None

@@ -1,0 +1,46 @@
+"""The documentation says what the program does."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from docs import generate
+from gradclip_cli.cli import COMMANDS
+from gradclip_cli.readers import READERS
+from gradclip_cli.rules import RULES
+from tests.conftest import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_generated_parts_are_current() -> None:
+    assert generate.stale() == [], "run `make docs` and look at what it changed"
+
+
+def test_every_command_and_rule_is_documented() -> None:
+    for name, function in COMMANDS:
+        assert f"gradclip {name}" in README
+        assert function.__doc__
+    for rule in RULES:
+        assert rule.id in README
+
+
+def test_every_format_is_documented() -> None:
+    table = README[README.index("## What it reads") :]
+    for reader in READERS:
+        assert f"`{reader.name}`" in table, reader.name
+
+
+@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_to_files_resolve(path: str) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+        assert (ROOT / target).exists(), f"{path}: {target}"
+
+
+def test_the_python_example_runs() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+    scope: dict[str, object] = {}
+    exec(block.replace("sample_runs/", f"{ROOT}/sample_runs/"), scope)

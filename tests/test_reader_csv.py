@@ -1,0 +1,355 @@
+"""CSV in the dialects of trainers, loggers and exports; both ways of reading give the same log."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradclip_cli.errors import GradclipError
+from gradclip_cli.readers import frame
+from gradclip_cli.readers.csv import READER
+from gradclip_cli.readers.log import Log, Wanted
+from gradclip_cli.readers.open import open_source
+from tests.conftest import ROOT
+
+NAN, INF = math.nan, math.inf
+
+
+def claimed(path: Path, content: str | bytes, name: str = "log.csv") -> bool:
+    (path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return READER.claims(open_source(path / name))
+
+
+def read(path: Path, content: str | bytes, wanted: Wanted | None = None, name: str = "log.csv") -> Log:
+    assert claimed(path, content, name)
+    return READER.read(open_source(path / name), wanted or Wanted())
+
+
+def cells(log: Log) -> dict[str, list[tuple[int, float]]]:
+    return {k: list(zip(c.at.tolist(), c.values.tolist(), strict=True)) for k, c in log.columns.items()}
+
+
+def values(log: Log, key: str) -> list[float]:
+    return log.columns[key].values.tolist()
+
+
+def same(a: Log, b: Log) -> bool:
+    assert list(a.columns) == list(b.columns)
+    for key, column in a.columns.items():
+        np.testing.assert_array_equal(column.at, b.columns[key].at)
+        np.testing.assert_array_equal(column.values, b.columns[key].values)
+        assert column.at.dtype == np.int64
+        assert column.values.dtype == np.float64
+    assert (a.damage, a.notes) == (b.damage, b.notes)
+    return True
+
+
+def test_blank_is_absent_and_nan_is_data(tmp_path: Path) -> None:
+    log = read(tmp_path, "step,loss,grad_norm\n0,3.5,\n10,,1.25\n20,nan,-inf\n30,  ,Infinity\n")
+    assert cells(log)["loss"][0] == (0, 3.5)
+    assert [at for at, _ in cells(log)["loss"]] == [0, 2]
+    assert math.isnan(values(log, "loss")[1])
+    assert cells(log)["grad_norm"] == [(1, 1.25), (2, -INF), (3, INF)]
+    assert values(log, "step") == [0, 10, 20, 30]
+
+
+@pytest.mark.parametrize("spelling", ["nan", "NaN", "NAN", "-nan", "nan.0", "1.#QNAN", "-nan(ind)"])
+def test_nan_in_any_spelling(tmp_path: Path, spelling: str) -> None:
+    log = read(tmp_path, f"step,loss\n1,2.5\n2,{spelling}\n3,2.25\n")
+    assert len(values(log, "loss")) == 3
+    assert math.isnan(values(log, "loss")[1])
+
+
+@pytest.mark.parametrize("cell", ["", "null", "None", "N/A", "-"])
+def test_what_is_no_number_is_absent(tmp_path: Path, cell: str) -> None:
+    log = read(tmp_path, f"step,loss\n1,2.5\n2,{cell}\n3,2.25\n")
+    assert cells(log)["loss"] == [(0, 2.5), (2, 2.25)]
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", ";"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_delimiters_and_line_ends(tmp_path: Path, delimiter: str, end: str) -> None:
+    lines = ["epoch,step,train_loss,lr", "0,49,7.62,1e-3", "0,99,7.52,1E-03", "1,149,7.36,.001"]
+    log = read(tmp_path, end.join(lines).replace(",", delimiter) + end)
+    assert values(log, "step") == [49, 99, 149]
+    assert values(log, "train_loss") == [7.62, 7.52, 7.36]
+    assert values(log, "lr") == [1e-3, 1e-3, 1e-3]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
+def test_encodings(tmp_path: Path, encoding: str) -> None:
+    log = read(tmp_path, "step,loss\n1,2.5\n2,2.25\n".encode(encoding))
+    assert values(log, "loss") == [2.5, 2.25]
+    assert list(log.columns) == ["step", "loss"]
+
+
+def test_gzip(tmp_path: Path) -> None:
+    log = read(tmp_path, gzip.compress(b"step,loss\n1,2.5\n2,2.25\n"), name="log.csv.gz")
+    assert values(log, "loss") == [2.5, 2.25]
+
+
+def test_quoted_cells_and_derived_twins(tmp_path: Path) -> None:
+    content = '"Step","my run - loss","my run - loss__MIN","my run - loss__MAX"\n"4","12.5","12.5","12.5"\n"52","9.25","9.0","9.5"'
+    log = read(tmp_path, content)
+    assert values(log, "my run - loss") == [12.5, 9.25]
+    assert values(log, "Step") == [4, 52]
+    assert log.damage == ()
+
+
+def test_quotes_hide_delimiters_and_thousands(tmp_path: Path) -> None:
+    log = read(tmp_path, 'step,comment,loss\n"1,000","a, b",2.5\n"2,000","he said ""no"", twice",2.25\n')
+    assert values(log, "step") == [1000, 2000]
+    assert values(log, "loss") == [2.5, 2.25]
+
+
+def test_a_quoted_cell_over_several_lines(tmp_path: Path) -> None:
+    log = read(tmp_path, 'step,sample,loss\n1,"one\ntwo",2.5\n2,"three",2.25\n')
+    assert cells(log)["loss"] == [(0, 2.5), (1, 2.25)]
+    assert log.damage == ()
+
+
+def test_an_unclosed_quote_costs_its_row_only(tmp_path: Path) -> None:
+    rows = "".join(f"{i},x,{3 - i / 100}\n" for i in range(100))
+    log = read(tmp_path, "step,note,loss\n" + rows.replace("50,x,", '50,"x,'))
+    assert len(values(log, "loss")) == 99
+    assert [d.where for d in log.damage] == ["line 52"]
+
+
+def test_padded_header_and_cells(tmp_path: Path) -> None:
+    log = read(
+        tmp_path,
+        "   epoch,  train/box_loss,  val/box_loss,   x/lr0\n       0,         0.0865,        0.0835, 0.00188\n       1,         0.0765,        0.0735, 0.00378\n",
+    )
+    assert values(log, "epoch") == [0, 1]
+    assert values(log, "train/box_loss") == [0.0865, 0.0765]
+    assert values(log, "x/lr0") == [0.00188, 0.00378]
+
+
+def test_decimal_comma(tmp_path: Path) -> None:
+    log = read(tmp_path, "step;loss;lr\n1;2,5;1e-3\n2;0,125;1e-3\n".replace("1e-3", "0,001"))
+    assert values(log, "loss") == [2.5, 0.125]
+    assert any("decimal comma" in n for n in log.notes)
+
+
+def test_semicolons_with_decimal_points(tmp_path: Path) -> None:
+    assert values(read(tmp_path, "step;loss\n1;2.5\n2;0.125\n"), "loss") == [2.5, 0.125]
+
+
+@pytest.mark.parametrize("first", ["# made by hand", "#{'seed': 1}", "sep=,"])
+def test_comments(tmp_path: Path, first: str) -> None:
+    log = read(tmp_path, f"{first}\nstep,loss\n1,2.5\n# resumed\n2,2.25\n\n3,2.0\n")
+    assert cells(log)["loss"] == [(0, 2.5), (1, 2.25), (2, 2.0)]
+
+
+def test_a_header_in_a_comment(tmp_path: Path) -> None:
+    log = read(tmp_path, "# step,loss,grad_norm\n1,2.5,0.5\n2,2.25,0.75\n")
+    assert values(log, "loss") == [2.5, 2.25]
+    assert values(log, "grad_norm") == [0.5, 0.75]
+
+
+def test_an_appended_run(tmp_path: Path) -> None:
+    log = read(tmp_path, "step,loss\n1,2.5\n2,2.25\nstep,loss\n1,3.5\n2,3.25\n")
+    assert values(log, "step") == [1, 2, 1, 2]
+    assert cells(log)["loss"] == [(0, 2.5), (1, 2.25), (2, 3.5), (3, 3.25)]
+    assert any("2 times" in n for n in log.notes)
+
+
+def test_an_appended_run_with_other_columns(tmp_path: Path) -> None:
+    log = read(tmp_path, "step,loss,grad_norm\n1,2.5,0.5\n2,2.25,0.25\nstep,time,grad_norm,loss\n1,99,0.75,3.5\n2,99,0.125,3.25\n")
+    assert values(log, "loss") == [2.5, 2.25, 3.5, 3.25]
+    assert values(log, "grad_norm") == [0.5, 0.25, 0.75, 0.125]
+
+
+def test_a_cut_last_line_is_damage(tmp_path: Path) -> None:
+    log = read(tmp_path, "step,loss,grad_norm\n1,2.5,0.5\n2,2.25,0.75\n3,2.")
+    assert values(log, "loss") == [2.5, 2.25]
+    (damage,) = log.damage
+    assert damage.where == "line 4"
+    assert "2 of 3 cells" in damage.what
+
+
+def test_a_missing_last_line_end_is_none(tmp_path: Path) -> None:
+    log = read(tmp_path, "step,loss\n1,2.5\n2,2.25")
+    assert values(log, "loss") == [2.5, 2.25]
+    assert log.damage == ()
+
+
+def test_few_rows_of_another_width_are_damage(tmp_path: Path) -> None:
+    good = [f"{i},{3 - i / 1000},0.5" for i in range(400)]
+    good[100] = "100,2."
+    good[200] = "200,2.9201,2.799,0.5"  # two writers in one line
+    log = read(tmp_path, "step,loss,grad_norm\n" + "\n".join(good) + "\n")
+    assert [d.where for d in log.damage] == ["line 102", "line 202"]
+    assert len(values(log, "loss")) == 398
+    # Rows keep their numbers.
+    assert cells(log)["loss"][100] == (101, 2.899)
+
+
+def test_many_rows_of_another_width_are_a_habit(tmp_path: Path) -> None:
+    rows = "".join(f"{i},2.5,0.5,{i}\n" if i % 2 else f"{i},2.5\n" for i in range(20))
+    log = read(tmp_path, "step,loss,grad_norm\n" + rows)
+    assert values(log, "loss") == [2.5] * 20
+    assert values(log, "step") == list(range(20))
+    assert [at for at, _ in cells(log)["grad_norm"]] == list(range(1, 20, 2))
+    assert any("from the left" in n for n in log.notes)
+
+
+def test_a_delimiter_at_the_end_of_each_line(tmp_path: Path) -> None:
+    for content in ("step,loss,\n1,2.5,\n2,2.25,\n", "step,loss\n1,2.5,\n2,2.25,\n"):
+        log = read(tmp_path, content)
+        assert values(log, "loss") == [2.5, 2.25]
+        assert (log.damage, log.notes) == ((), ())
+
+
+def test_names_that_repeat_or_are_missing(tmp_path: Path) -> None:
+    log = read(tmp_path, ",loss,loss,\n0,2.5,3.5,7\n1,2.25,3.25,8\n", Wanted(step="column 1"))
+    assert values(log, "column 1") == [0, 1]
+    assert values(log, "loss") == [2.5, 2.25]
+    assert values(log, "loss (2)") == [3.5, 3.25]
+    assert any("more than once" in n for n in log.notes)
+
+
+def test_one_column(tmp_path: Path) -> None:
+    assert values(read(tmp_path, "loss\n2.5\n2.25\n2.0\n"), "loss") == [2.5, 2.25, 2.0]
+
+
+def test_one_row(tmp_path: Path) -> None:
+    assert cells(read(tmp_path, "step,loss\n1,2.5\n")) == {"step": [(0, 1.0)], "loss": [(0, 2.5)]}
+
+
+@pytest.mark.parametrize("content", ["step,loss,grad_norm\n", "step,loss", "step,loss,grad_norm\n\n\n"])
+def test_a_header_alone(tmp_path: Path, content: str) -> None:
+    with pytest.raises(GradclipError, match="no rows"):
+        read(tmp_path, content)
+
+
+def test_only_columns_that_matter_are_read(tmp_path: Path) -> None:
+    log = read(tmp_path, "step,loss,gpu_temperature,val_loss\n1,2.5,70,3\n2,2.25,71,3\n")
+    assert list(log.columns) == ["step", "loss"]
+    log = read(tmp_path, "step,loss,gpu_temperature\n1,2.5,70\n", Wanted(loss="gpu_temperature"))
+    assert "gpu_temperature" in log.columns
+
+
+def test_all_columns_are_read_where_none_fits(tmp_path: Path) -> None:
+    assert list(read(tmp_path, "Wall time,Step,Value\n1.5e9,10,2.5\n1.5e9,20,2.25\n").columns) == ["Wall time", "Step", "Value"]
+    log = read(tmp_path, "step,loss,reward\n1,2.5,3\n2,2.25,4\n", Wanted(grad_norm="reword"))
+    assert list(log.columns) == ["step", "loss", "reward"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "2021-05-25 06:38:10,754 - INFO - start\n2021-05-25 06:38:11,754 - INFO - step 1, loss 2.5\n2021-05-25 06:38:12,754 - INFO - step 2, loss 2.25\n",
+        "step 1, loss 2.5, lr 0.1\nstep 2, loss 2.25, lr 0.1\nstep 3, loss 2.0, lr 0.1\n",
+        "step:10/1000, tokens seen:0.59M, avg_train_loss:10.0153 time:125ms\nstep:20/1000, tokens seen:1.2M, avg_train_loss:9.0 time:125ms\n",
+        "Epoch 0, Step 25, total used time 7.17 (s), avg loss so far is 0.1097\nEpoch 0, Step 50, total used time 14.2 (s), avg loss so far is 0.0997\n",
+        "{'loss': 2.5, 'grad_norm': 1.0, 'epoch': 0.1}\n{'loss': 2.25, 'grad_norm': 1.5, 'epoch': 0.2}\n",
+        '{"loss": 2.5, "step": 1}\n{"loss": 2.25, "step": 2}\n',
+        '[{"stream_name":"stderr","time":7.2,"data":"a\\n"}\n,{"stream_name":"stdout","time":9.2,"data":"b\\n"}\n]',
+        "1628697792090 332.68 0\n1628697795789 297.6 1\n",
+        "1,2.5,3\n2,2.25,4\n",
+        "import os, sys\nimport torch, numpy\n\nx = 1, 2\n",
+        "| step | loss |\n| 1 | 2.5 |\n| 2 | 2.25 |\n",
+        "iter,\nnothing here\nand more text\n",
+    ],
+)
+def test_other_texts_are_not_claimed(tmp_path: Path, content: str) -> None:
+    assert not claimed(tmp_path, content)
+
+
+# Large files ----------------------------------------------------------------------------------------------------------
+
+
+def table(n: int) -> str:
+    rng = np.random.default_rng(0)
+    rows = zip(range(n), rng.normal(2, 1, n).tolist(), rng.lognormal(0, 3, n).tolist(), rng.random(n).tolist(), strict=True)
+    lines = [f"{i},{a!r},{b:.6g},{'' if c < 0.3 else 'nan' if c < 0.31 else repr(c)},text {i}" for i, a, b, c in rows]
+    return "step,loss,grad_norm,lr,note\n" + "\n".join(lines) + "\n"
+
+
+LARGE = {
+    "plain": lambda t: t,
+    "crlf": lambda t: t.replace("\n", "\r\n"),
+    "tabs": lambda t: t.replace(",", "\t"),
+    "quoted": lambda t: t.replace("text", '"text').replace("\n", '"\n').replace('note"', "note"),
+    "no last line end": lambda t: t[:-1],
+    "cut last line": lambda t: t + "77,1.",
+    "short row": lambda t: t.replace("\n700,", "\n700\n701,"),
+    "long row": lambda t: t.replace("text 300", "text 300,9,9"),
+    "blank line": lambda t: t.replace("text 300\n", "text 300\n\n"),
+    "appended run": lambda t: t + t,
+    "other spelling": lambda t: t.replace("nan", "1.#QNAN"),
+    "padded": lambda t: t.replace(",", ", "),
+    "comment": lambda t: "# first\n" + t.replace("text 300\n", "text 300\n# resumed, from, a, checkpoint, here\n"),
+    "decimal comma": lambda t: t.replace(",", ";").replace(".", ","),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_both_ways_of_reading_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    content = LARGE[kind](table(2000))
+    small = read(tmp_path, content)
+    assert len(small.columns["loss"].at) >= 1997
+    monkeypatch.setattr(frame, "LARGE_BYTES", 0)
+    assert same(read(tmp_path, content), small)
+
+
+@pytest.mark.parametrize("kind", ["plain", "crlf", "tabs", "quoted", "no last line end", "cut last line", "decimal comma"])
+def test_regular_tables_take_the_fast_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(frame, "LARGE_BYTES", 0)
+    monkeypatch.setattr("gradclip_cli.readers.csv._collect", None)
+    assert len(values(read(tmp_path, LARGE[kind](table(500))), "loss")) == 500
+
+
+def test_numbers_are_read_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    numbers = rng.integers(0, 2**64, 20_000, dtype=np.uint64).view(np.float64)
+    content = "step,loss\n" + "".join(f"{i},{x!r}\n" for i, x in enumerate(numbers.tolist()))
+    for limit in (1 << 40, 0):
+        monkeypatch.setattr(frame, "LARGE_BYTES", limit)
+        np.testing.assert_array_equal(read(tmp_path, content).columns["loss"].values, numbers)
+
+
+def test_ten_thousand_columns(tmp_path: Path) -> None:
+    header = ["step", "loss", *(f"grad_norm/layers.{i}.weight" for i in range(5000)), *(f"unrelated_{i}" for i in range(5000))]
+    rows = "".join(f"{i},2.5," + ",".join(["0.125"] * 10_000) + "\n" for i in range(20))
+    start = time.perf_counter()
+    log = read(tmp_path, ",".join(header) + "\n" + rows)
+    assert time.perf_counter() - start < 10
+    assert len(log.columns) == 5002
+    assert values(log, "grad_norm/layers.4999.weight") == [0.125] * 20
+
+
+def test_one_line_without_end(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes(b"step,loss\n" + b"1,2.5\n" * 5 + b"9," * (10 << 20) + b"\n" + b"2,2.25\n")
+    tracemalloc.start()
+    log = READER.read(open_source(tmp_path / "log.csv"), Wanted())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert values(log, "loss") == [2.5] * 5 + [2.25]
+    assert [d.where for d in log.damage] == ["line 7"]
+    assert peak < 10 * (20 << 20)
+    (tmp_path / "log.csv").write_bytes(b"step,loss," * (1 << 20))
+    with pytest.raises(GradclipError, match="first line"):
+        READER.read(open_source(tmp_path / "log.csv"), Wanted())
+
+
+def test_a_small_file_needs_the_standard_library_and_numpy_only(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("step,loss\n1,2.5\n2,2.25\n")
+    code = (
+        "import sys; from pathlib import Path; from gradclip_cli.readers.csv import READER; from gradclip_cli.readers.open import open_source;"
+        "from gradclip_cli.readers.log import Wanted; READER.read(open_source(Path('log.csv')), Wanted());"
+        "print(sorted({'pandas', 'polars', 'pyarrow', 'torch', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
