@@ -6,6 +6,8 @@
 A block in README.md is a comment that names a command and the fenced block behind it, which holds what that command prints:
 
     <!-- output: gradclip explain GC101 -->
+
+The table of formats stands between `<!-- formats -->` and `<!-- end of formats -->`.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gradclip_cli.readers import READERS
 from gradclip_cli.rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"(<!-- output: (?P<command>gradclip [^\n]*?) -->\n```\w*\n)(?P<shown>.*?)(\n```)", re.S)
+_FORMATS = re.compile(r"(<!-- formats -->)\n(.*?)\n(<!-- end of formats -->)", re.S)
 
 
 def output_of(command: str) -> str:
@@ -32,9 +36,20 @@ def output_of(command: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
 
 
+def formats_table() -> str:
+    """The formats in the order in which they are asked."""
+    rows = []
+    for r in READERS:
+        # A bar would end the cell; GitHub takes the backslash away, also inside a code span.
+        summary = r.summary.replace("|", "\\|")
+        rows.append(f"| `{r.name}` | {summary} |")
+    return "\n".join(["| format | what it reads |", "|---|---|", *rows])
+
+
 def readme(text: str) -> str:
-    """README.md with every output block made anew."""
-    return _BLOCK.sub(lambda m: m[1] + output_of(m["command"]) + m[4], text)
+    """README.md with every output block and the table of formats made anew."""
+    text = _BLOCK.sub(lambda m: m[1] + output_of(m["command"]) + m[4], text)
+    return _FORMATS.sub(lambda m: f"{m[1]}\n{formats_table()}\n{m[3]}", text)
 
 
 def rules_page() -> str:

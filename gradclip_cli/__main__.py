@@ -16,9 +16,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     from gradclip_cli.cli import build_app
 
     # Typer carries its own copy of click's exceptions in some versions; their bases are reached through its public name.
-    usage_error, click_error = (next(c for c in typer.BadParameter.__mro__ if c.__name__ == n) for n in ("UsageError", "ClickException"))
+    click_error: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
         result = build_app()(args=None if argv is None else list(argv), prog_name="gradclip", standalone_mode=False)
+        # Typer turns Ctrl-C into this status, without a word.
+        if result == ExitCode.INTERRUPTED:
+            print("gradclip: interrupted", file=sys.stderr)
         return int(result or ExitCode.OK)
     except GradclipError as e:
         _say(e.message, e.hint)
@@ -26,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except typer.Exit as e:
         return int(e.exit_code)
     except click_error as e:
-        return _usage(e, usage_error)
+        return _usage(e)
     except (KeyboardInterrupt, typer.Abort):
         print("gradclip: interrupted", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
@@ -38,12 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(ExitCode.BUG)
 
 
-def _usage(e: Any, usage_error: type) -> int:
+def _usage(e: Any) -> int:
     message = e.format_message().strip().replace("Value error, ", "")
     if type(e).__name__ == "NoArgsIsHelpError":
         print(message, file=sys.stderr)
         return int(ExitCode.USAGE)
-    context = e.ctx if isinstance(e, usage_error) else None
+    context = getattr(e, "ctx", None)
     _say(message[:1].lower() + message[1:].rstrip("."), f"see `{context.command_path if context else 'gradclip'} --help`")
     return int(ExitCode.USAGE)
 

@@ -59,6 +59,8 @@ class Verdict(StrEnum):
 
 
 class Severity(StrEnum):
+    """How much a finding weighs; `info` never counts against a run."""
+
     ERROR = "error"
     WARNING = "warning"
     INFO = "info"

@@ -64,7 +64,16 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(self.tokens(x) + self.places.weight[: x.shape[1]])))
 
 
-def train(*, steps: int, seed: int, lr: float, max_norm: float, optimizer: str = "adamw", skip_nonfinite: bool = False, fault: Callable[[int, torch.Tensor], torch.Tensor]) -> Iterator[Row]:
+def train(
+    *,
+    steps: int,
+    seed: int,
+    lr: float,
+    max_norm: float,
+    optimizer: str = "adamw",
+    skip_nonfinite: bool = False,
+    fault: Callable[[int, torch.Tensor], torch.Tensor],
+) -> Iterator[Row]:
     """Train and yield a row an update.
 
     Args:
@@ -122,7 +131,10 @@ def write_jsonl(rows: Iterator[Row], out: Path) -> None:
     """A JSON object a line; NaN as Python's json writes it."""
     with out.open("w") as f:
         for r in rows:
-            f.write(json.dumps({"step": r.step, "train_loss": round(r.loss, 5), "grad_norm": round(r.grad_norm, 5), "lr": round(r.lr, 8)}) + "\n")
+            f.write(
+                json.dumps({"step": r.step, "train_loss": round(r.loss, 5), "grad_norm": round(r.grad_norm, 5), "lr": round(r.lr, 8)})
+                + "\n"
+            )
 
 
 def write_console(rows: Iterator[Row], out: Path) -> None:

@@ -34,7 +34,8 @@ def tensorboard(path: Path) -> Path:
 
 def _rows() -> list[dict[str, float]]:
     return [
-        {"step": s, "loss": float(a), "grad_norm": float(b), "lr": float(c)} for s, a, b, c in zip(STEPS.tolist(), LOSS, NORM, LR, strict=True)
+        {"step": s, "loss": float(a), "grad_norm": float(b), "lr": float(c)}
+        for s, a, b, c in zip(STEPS.tolist(), LOSS, NORM, LR, strict=True)
     ]
 
 
@@ -56,13 +57,21 @@ def json_array(path: Path) -> Path:
 
 
 def trainer_state(path: Path) -> Path:
-    history = [{"epoch": r["step"] / N, "grad_norm": r["grad_norm"], "learning_rate": r["lr"], "loss": r["loss"], "step": r["step"]} for r in _rows()]
+    history = [
+        {"epoch": r["step"] / N, "grad_norm": r["grad_norm"], "learning_rate": r["lr"], "loss": r["loss"], "step": r["step"]}
+        for r in _rows()
+    ]
     return _write(path / "trainer_state.json", json.dumps({"global_step": N, "log_history": history, "logging_steps": 1}, indent=2))
 
 
 def golden_values(path: Path) -> Path:
     def series(values: np.ndarray) -> dict[str, object]:
-        return {"start_step": 1, "end_step": N, "step_interval": 1, "values": {str(s): float(v) for s, v in zip(STEPS, values, strict=True)}}
+        return {
+            "start_step": 1,
+            "end_step": N,
+            "step_interval": 1,
+            "values": {str(s): float(v) for s, v in zip(STEPS, values, strict=True)},
+        }
 
     return _write(path / "golden.json", json.dumps({"lm loss": series(LOSS), "grad-norm": series(NORM)}))
 
@@ -95,30 +104,51 @@ def megatron(path: Path) -> Path:
 def hf_console(path: Path) -> Path:
     return _write(
         path / "hf.log",
-        "".join(f"{{'loss': {r['loss']}, 'grad_norm': {r['grad_norm']}, 'learning_rate': {r['lr']}, 'epoch': {r['step'] / N:.2f}}}\n" for r in _rows()),
+        "".join(
+            f"{{'loss': {r['loss']}, 'grad_norm': {r['grad_norm']}, 'learning_rate': {r['lr']}, 'epoch': {r['step'] / N:.2f}}}\n"
+            for r in _rows()
+        ),
     )
 
 
 def llmc(path: Path) -> Path:
-    return _write(path / "main.log", "".join(f"s:{r['step']} trl:{r['loss']:.4f} lr:{r['lr']:.6f} norm:{r['grad_norm']:.4f}\n" for r in _rows()))
+    return _write(
+        path / "main.log", "".join(f"s:{r['step']} trl:{r['loss']:.4f} lr:{r['lr']:.6f} norm:{r['grad_norm']:.4f}\n" for r in _rows())
+    )
 
 
 def fairseq(path: Path) -> Path:
     return _write(
         path / "fairseq.log",
         "".join(
-            f"[2022-08-04 15:19:43,969][train_inner][INFO] - {{\"epoch\": 1, \"update\": 0.1, \"loss\": \"{r['loss']}\", \"num_updates\": \"{r['step']}\", "
-            f"\"lr\": \"{r['lr']}\", \"gnorm\": \"{r['grad_norm']}\", \"clip\": \"0\"}}\n"
+            f'[2022-08-04 15:19:43,969][train_inner][INFO] - {{"epoch": 1, "update": 0.1, "loss": "{r["loss"]}", "num_updates": "{r["step"]}", '
+            f'"lr": "{r["lr"]}", "gnorm": "{r["grad_norm"]}", "clip": "0"}}\n'
             for r in _rows()
         ),
     )
 
 
 def keyvalue(path: Path) -> Path:
-    return _write(path / "train.log", "".join(f"INFO step={r['step']} loss={r['loss']} grad_norm={r['grad_norm']} lr={r['lr']}\n" for r in _rows()))
+    return _write(
+        path / "train.log", "".join(f"INFO step={r['step']} loss={r['loss']} grad_norm={r['grad_norm']} lr={r['lr']}\n" for r in _rows())
+    )
 
 
 FILES: dict[str, Callable[[Path], Path]] = {
     f.__name__: f
-    for f in (tensorboard, csv, jsonlines, json_array, trainer_state, golden_values, parquet, mlflow, megatron, hf_console, llmc, fairseq, keyvalue)
+    for f in (
+        tensorboard,
+        csv,
+        jsonlines,
+        json_array,
+        trainer_state,
+        golden_values,
+        parquet,
+        mlflow,
+        megatron,
+        hf_console,
+        llmc,
+        fairseq,
+        keyvalue,
+    )
 }

@@ -40,8 +40,14 @@ def make_run(
 def gradclip(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the command line in a real process: `gradclip("analyze", path, code=0)`."""
 
-    def call(*args: object, code: int | None = None, env: Mapping[str, str] | None = None, **options: object) -> subprocess.CompletedProcess[str]:
-        full = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR",)} | {"COLUMNS": "80", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+    def call(
+        *args: object, code: int | None = None, env: Mapping[str, str] | None = None, **options: object
+    ) -> subprocess.CompletedProcess[str]:
+        full = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR",)} | {
+            "COLUMNS": "80",
+            "NO_COLOR": "1",
+            "PYTHONPATH": str(ROOT),
+        }
         done = subprocess.run(
             [sys.executable, "-m", "gradclip_cli", *map(str, args)],
             capture_output=True,

@@ -20,7 +20,10 @@ Call = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def write_csv(path: Path, n: int = 200, *, spike: bool = False) -> Path:
     lines = ["step,loss,grad_norm,lr"]
-    lines += [f"{i},{2 + 2 / (1 + i / 20) + (3 if spike and i == 150 else 0) + (i * 37 % 11) / 500},{0.5 + (i * 53 % 17) / 100},0.001" for i in range(n)]
+    lines += [
+        f"{i},{2 + 2 / (1 + i / 20) + (3 if spike and i == 150 else 0) + (i * 37 % 11) / 500},{0.5 + (i * 53 % 17) / 100},0.001"
+        for i in range(n)
+    ]
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -82,7 +85,9 @@ def test_a_short_run_prints_its_series_and_is_3(gradclip: Call, tmp_path: Path) 
 def test_a_closed_pipe_does_not_change_the_exit_status(tmp_path: Path) -> None:
     write_csv(tmp_path / "run.csv", 2000)
     command = f"{sys.executable} -m gradclip_cli analyze run.csv --format json | head -c 1 > /dev/null; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0
     assert done.stderr == ""
 
@@ -96,7 +101,9 @@ def test_version_and_help(gradclip: Call) -> None:
 
 
 def test_output_in_a_locale_without_unicode(gradclip: Call, tmp_path: Path) -> None:
-    done = gradclip("analyze", write_csv(tmp_path / "run.csv", spike=True), env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}, code=0)
+    done = gradclip(
+        "analyze", write_csv(tmp_path / "run.csv", spike=True), env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}, code=0
+    )
     assert "GC102" in done.stdout
     assert done.stdout.isascii()
 
@@ -133,7 +140,8 @@ def test_interrupt_is_130(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "verdict"), [("stable", "stable"), ("spike-recovered.csv", "spiked"), ("diverged.jsonl", "diverged"), ("nonfinite.log", "nonfinite")]
+    ("name", "verdict"),
+    [("stable", "stable"), ("spike-recovered.csv", "spiked"), ("diverged.jsonl", "diverged"), ("nonfinite.log", "nonfinite")],
 )
 def test_sample_runs(gradclip: Call, name: str, verdict: str) -> None:
     done = gradclip("analyze", SAMPLES / name, "--format", "json", code=0)

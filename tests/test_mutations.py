@@ -16,7 +16,24 @@ from gradclip_cli.report import FORMATS
 from tests import cases
 
 # What a hostile or unlucky file holds: separators, brackets, escapes, huge numbers, other encodings.
-_TOKENS = [b"\x00", b"\xff\xfe", b"\x1b[31m", b"\r", b"\n\n", b"nan", b"-inf", b"1e999", b"9" * 400, b'"', b"{", b"[" * 50, b",,,,", b"\x80" * 9, b"step", b"loss: "]
+_TOKENS = [
+    b"\x00",
+    b"\xff\xfe",
+    b"\x1b[31m",
+    b"\r",
+    b"\n\n",
+    b"nan",
+    b"-inf",
+    b"1e999",
+    b"9" * 400,
+    b'"',
+    b"{",
+    b"[" * 50,
+    b",,,,",
+    b"\x80" * 9,
+    b"step",
+    b"loss: ",
+]
 
 
 @st.composite
@@ -98,7 +115,10 @@ HUGE = {
     "50 MB of bars": b"|" * 50_000_000,
     "JSON nested 100,000 deep": b'{"loss": ' * 100_000 + b"1" + b"}" * 100_000,
     "an array nested 100,000 deep": b"[" * 100_000 + b"]" * 100_000,
-    "a CSV of 10,000 columns": ",".join(f"c{i}" for i in range(10_000)).encode() + b"\n" + b"\n".join(b",".join([b"1"] * 10_000) for _ in range(50)) + b"\n",
+    "a CSV of 10,000 columns": ",".join(f"c{i}" for i in range(10_000)).encode()
+    + b"\n"
+    + b"\n".join(b",".join([b"1"] * 10_000) for _ in range(50))
+    + b"\n",
     "a header claiming gigabytes": (2**33).to_bytes(8, "little") + b"\x00" * 100,
     "a JSON string without end": b'{"loss": "' + b"a" * 20_000_000,
 }

@@ -11,8 +11,14 @@ from gradclip_cli.readers.numbers import parse
 @pytest.mark.parametrize(
     ("role", "keys"),
     [
-        (LOSS, "loss|train/loss|lm loss|lm-loss|train_loss|training_loss|Loss/train|total_loss|trl|trainLoss|epoch_loss|train_loss_step|avg_train_loss"),
-        (GRAD_NORM, "grad_norm|grad norm|gnorm|total_grad_norm|gradient_norm|grad-norm|grdn|norm|train/grad_norm|optim/total_grad_norm|gradNorm"),
+        (
+            LOSS,
+            "loss|train/loss|lm loss|lm-loss|train_loss|training_loss|Loss/train|total_loss|trl|trainLoss|epoch_loss|train_loss_step|avg_train_loss",
+        ),
+        (
+            GRAD_NORM,
+            "grad_norm|grad norm|gnorm|total_grad_norm|gradient_norm|grad-norm|grdn|norm|train/grad_norm|optim/total_grad_norm|gradNorm",
+        ),
         (LR, "lr|learning_rate|learning-rate|learning rate|train_lr|x/lr0|lr-AdamW/pg1|actor/lr|base_lr"),
         (LOSS_SCALE, "loss_scale|loss scale|loss-scale|grad_scale"),
         ("step", "step|global_step|Step|_step|trainer/global_step|iter|iteration|num_updates|current_steps|global_step/max_steps|epoch"),
@@ -57,7 +63,17 @@ def test_worth_reading() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1.5", 1.5), ("nan.0", "nan"), ("-Infinity", "-inf"), ("1,234.5", 1234.5), ("25K", 25000), ("10/438", 10), ("'0.5'", 0.5), ("1.#QNAN", "nan"), ("33%", 0.33)],
+    [
+        ("1.5", 1.5),
+        ("nan.0", "nan"),
+        ("-Infinity", "-inf"),
+        ("1,234.5", 1234.5),
+        ("25K", 25000),
+        ("10/438", 10),
+        ("'0.5'", 0.5),
+        ("1.#QNAN", "nan"),
+        ("33%", 0.33),
+    ],
 )
 def test_numbers(text: str, value: object) -> None:
     number = parse(text)

@@ -126,7 +126,7 @@ def test_an_unclosed_quote_costs_its_row_only(tmp_path: Path) -> None:
 def test_padded_header_and_cells(tmp_path: Path) -> None:
     log = read(
         tmp_path,
-        "   epoch,  train/box_loss,  val/box_loss,   x/lr0\n       0,         0.0865,        0.0835, 0.00188\n       1,         0.0765,        0.0735, 0.00378\n",
+        "   epoch, train/box_loss,  val/loss,   x/lr0\n       0,        0.0865,    0.0835, 0.00188\n       1, 0.0765, 0.0735, 0.00378\n",
     )
     assert values(log, "epoch") == [0, 1]
     assert values(log, "train/box_loss") == [0.0865, 0.0765]
@@ -244,13 +244,22 @@ def test_all_columns_are_read_where_none_fits(tmp_path: Path) -> None:
     assert list(log.columns) == ["step", "loss", "reward"]
 
 
+def test_rows_of_an_evaluation_are_left_out(tmp_path: Path) -> None:
+    content = "phase,step,loss\ntrain,1,2.5\nval,1,9.5\ntrain,2,2.25\nValidation,2,9.25\n"
+    log = read(tmp_path, content)
+    assert cells(log)["loss"] == [(0, 2.5), (2, 2.25)]
+    assert log.notes == ("2 rows that say they are of an evaluation were left out",)
+    # Where everything is called a test, that is a name.
+    assert len(values(read(tmp_path, content.replace("train", "test").replace("Validation", "test")), "loss")) == 4
+
+
 @pytest.mark.parametrize(
     "content",
     [
-        "2021-05-25 06:38:10,754 - INFO - start\n2021-05-25 06:38:11,754 - INFO - step 1, loss 2.5\n2021-05-25 06:38:12,754 - INFO - step 2, loss 2.25\n",
+        "2021-05-25 06:38:10,754 - INFO - start\n2021-05-25 06:38:11,754 - INFO - step 1, loss 2.5\n2021-05-25 06:38:12,754 - INFO - ok\n",
         "step 1, loss 2.5, lr 0.1\nstep 2, loss 2.25, lr 0.1\nstep 3, loss 2.0, lr 0.1\n",
-        "step:10/1000, tokens seen:0.59M, avg_train_loss:10.0153 time:125ms\nstep:20/1000, tokens seen:1.2M, avg_train_loss:9.0 time:125ms\n",
-        "Epoch 0, Step 25, total used time 7.17 (s), avg loss so far is 0.1097\nEpoch 0, Step 50, total used time 14.2 (s), avg loss so far is 0.0997\n",
+        "step:10/1000, tokens seen:0.59M, train_loss:10.0153 time:125ms\nstep:20/1000, tokens seen:1.2M, train_loss:9.0 time:125ms\n",
+        "Epoch 0, Step 25, total time 7.17 (s), avg loss so far is 0.1\nEpoch 0, Step 50, total time 14.2 (s), avg loss so far is 0.09\n",
         "{'loss': 2.5, 'grad_norm': 1.0, 'epoch': 0.1}\n{'loss': 2.25, 'grad_norm': 1.5, 'epoch': 0.2}\n",
         '{"loss": 2.5, "step": 1}\n{"loss": 2.25, "step": 2}\n',
         '[{"stream_name":"stderr","time":7.2,"data":"a\\n"}\n,{"stream_name":"stdout","time":9.2,"data":"b\\n"}\n]',
@@ -289,6 +298,7 @@ LARGE = {
     "other spelling": lambda t: t.replace("nan", "1.#QNAN"),
     "padded": lambda t: t.replace(",", ", "),
     "comment": lambda t: "# first\n" + t.replace("text 300\n", "text 300\n# resumed, from, a, checkpoint, here\n"),
+    "evaluations": lambda t: t.replace("note", "split").replace("text 1", "val 1"),
     "decimal comma": lambda t: t.replace(",", ";").replace(".", ","),
 }
 
@@ -297,16 +307,16 @@ LARGE = {
 def test_both_ways_of_reading_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     content = LARGE[kind](table(2000))
     small = read(tmp_path, content)
-    assert len(small.columns["loss"].at) >= 1997
+    assert len(small.columns["loss"].at) >= (1997 if kind != "evaluations" else 800)
     monkeypatch.setattr(frame, "LARGE_BYTES", 0)
     assert same(read(tmp_path, content), small)
 
 
-@pytest.mark.parametrize("kind", ["plain", "crlf", "tabs", "quoted", "no last line end", "cut last line", "decimal comma"])
+@pytest.mark.parametrize("kind", ["plain", "crlf", "tabs", "quoted", "no last line end", "cut last line", "decimal comma", "evaluations"])
 def test_regular_tables_take_the_fast_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(frame, "LARGE_BYTES", 0)
     monkeypatch.setattr("gradclip_cli.readers.csv._collect", None)
-    assert len(values(read(tmp_path, LARGE[kind](table(500))), "loss")) == 500
+    assert len(values(read(tmp_path, LARGE[kind](table(500))), "loss")) == (500 if kind != "evaluations" else 389)
 
 
 def test_numbers_are_read_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,12 +354,15 @@ def test_one_line_without_end(tmp_path: Path) -> None:
 
 def test_a_small_file_needs_the_standard_library_and_numpy_only(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("step,loss\n1,2.5\n2,2.25\n")
-    code = (
-        "import sys; from pathlib import Path; from gradclip_cli.readers.csv import READER; from gradclip_cli.readers.open import open_source;"
-        "from gradclip_cli.readers.log import Wanted; READER.read(open_source(Path('log.csv')), Wanted());"
-        "print(sorted({'pandas', 'polars', 'pyarrow', 'torch', 'matplotlib'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
-    )
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from gradclip_cli.readers.csv import READER
+        from gradclip_cli.readers.log import Wanted
+        from gradclip_cli.readers.open import open_source
+        READER.read(open_source(Path("log.csv")), Wanted())
+        print(sorted({"pandas", "polars", "pyarrow", "torch", "matplotlib"} & set(sys.modules)))
+    """
+    env = {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -12,7 +12,7 @@ def test_same_content_as_the_text() -> None:
     lines = report.splitlines()
     assert lines[0] == "### spiked: `runs/gpt-124m`"
     assert lines[2] == "The loss spiked at step 1,003 (2.54 above 3.22), after the gradient norm exploded; it came back."
-    assert "| norm | `train/grad_norm` | 2,000 points, every step, 0.226 to 31, median 0.411, before clipping |" in lines
+    assert "| norm | `train/grad_norm` | 2,000 points, every step, 0.226 to 31, median 0.411, before clipping, max\\_norm 1 |" in lines
     assert (
         "| GC102 loss-spike | warning | 1,003–1,042 | The loss rose 2.5 above its trend and came back after 40 steps."
         "<br>height 2.5 · level 3.22 · led by GC101 at step 1,000, 3 steps before |"

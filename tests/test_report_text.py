@@ -162,7 +162,7 @@ def test_many_spikes_in_one_sentence() -> None:
     spikes = (Spike(10, 12, 11, 2.0, 1.5, True), Spike(20, 22, 21, 2.0, 3.5, False), Spike(40, 45, 41, 2.0, 1.0, None))
     a = cases.analysis(run, Verdict.SPIKED, detection=Detection(spikes=spikes, judged_loss=40))
     assert wording.headline(a) == (
-        "3 loss spikes, the highest at step 20 (3.5 above 2); 1 did not come back fully, the log ends too soon to tell for 1."
+        "3 loss spikes, the highest at step 20 (3.5 above 2); 1 did not come back fully, for 1 the log ends too soon to tell."
     )
 
 
@@ -178,6 +178,18 @@ def test_stable_says_what_it_could_not_see() -> None:
     means = cases.analysis(cases.run(loss, norm))
     assert "leaves no trace" not in wording.headline(means)
     assert "each a mean over the steps since the one before" in text(means).replace("\n        ", " ")
+
+
+def test_stable_does_not_hide_warnings() -> None:
+    found = (
+        cases.finding("GC201", "always-clipping", Severity.WARNING),
+        cases.finding("GC307", "damaged-file", Severity.ERROR),
+        cases.finding("GC201", "always-clipping", Severity.WARNING),
+        cases.finding("GC301", "sparse-log", Severity.INFO),
+    )
+    assert wording.headline(replace(cases.stable(), findings=found)) == (
+        "No exploding step and no loss spike in 2,000 logged steps (0–1,999). But see always-clipping (GC201), damaged-file (GC307)."
+    )
 
 
 @pytest.mark.parametrize(

@@ -69,13 +69,21 @@ CASES: dict[str, tuple[Case, tuple[int, int] | None, Case]] = {
     "GC102": (lambda: make_run(spiked(), norms()), None, lambda: make_run(at(losses(), 200, 2.3), norms())),
     "GC103": (lambda: make_run(lost(), norms()), None, lambda: make_run(spiked(), norms())),
     "GC104": (lambda: make_run(losses(), at(norms(), slice(50, 53), np.inf)), (50, 52), lambda: make_run(losses(), at(norms(), 50, 1e30))),
-    "GC105": (lambda: make_run(at(losses(), slice(390, 400), np.nan), norms()), (390, 399), lambda: make_run(losses(), at(norms(), 50, np.nan))),
+    "GC105": (
+        lambda: make_run(at(losses(), slice(390, 400), np.nan), norms()),
+        (390, 399),
+        lambda: make_run(losses(), at(norms(), 50, np.nan)),
+    ),
     "GC106": (
         lambda: make_run(losses(800), norms(800) * np.concatenate([np.ones(500), np.geomspace(1, 40, 300)])),
         None,
         lambda: make_run(losses(800), norms(800) * np.geomspace(1, 2, 800)),
     ),
-    "GC107": (lambda: make_run(losses(), at(norms(), slice(100, 120), 0.0)), (100, 119), lambda: make_run(losses(), at(norms(), slice(100, 109), 0.0))),
+    "GC107": (
+        lambda: make_run(losses(), at(norms(), slice(100, 120), 0.0)),
+        (100, 119),
+        lambda: make_run(losses(), at(norms(), slice(100, 109), 0.0)),
+    ),
     "GC108": (lambda: scale_run(6, 200), (200, 205), lambda: scale_run(6, 1)),
     "GC109": (lambda: tensor_run(0.97), (0, 399), lambda: tensor_run(0.6)),
     "GC201": (lambda: make_run(losses(), norms() * 20, max_norm=1.0), (0, 399), lambda: make_run(losses(), norms(), max_norm=0.6)),
@@ -131,7 +139,7 @@ def test_stays_quiet(rule: str) -> None:
     assert not found(analyze(CASES[rule][2]()), rule)
 
 
-@pytest.mark.parametrize("rule", [r for r in RULES], ids=lambda r: r.id)
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.id)
 def test_explain_page_has_every_part(rule: object) -> None:
     page = rule.page  # type: ignore[attr-defined]
     places = [page.find(f"\n{part}:") for part in ("What it finds", "Why it matters", "How it decides", "What to do", "When it is wrong")]

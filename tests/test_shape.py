@@ -43,7 +43,11 @@ def imports_of(path: Path) -> set[str]:
             names = [a.name for a in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names = [f"{node.module}.{a.name}" for a in node.names] if node.module == "gradclip_cli" else [node.module]
-        out |= {layer_of(n) if (PACKAGE / layer_of(n)).exists() or (PACKAGE / f"{layer_of(n)}.py").exists() else "__init__" for n in names if n.split(".")[0] == "gradclip_cli"}
+        out |= {
+            layer_of(n) if (PACKAGE / layer_of(n)).exists() or (PACKAGE / f"{layer_of(n)}.py").exists() else "__init__"
+            for n in names
+            if n.split(".")[0] == "gradclip_cli"
+        }
         assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
     return out
 
@@ -60,7 +64,14 @@ HEAVY = ("torch", "matplotlib", "tensorboard", "pandas", "pyarrow", "polars", "s
 
 @pytest.mark.parametrize(
     "args",
-    [["--help"], ["analyze", "--help"], ["explain"], ["explain", "GC101"], ["analyze", "run.csv"], ["analyze", "run.csv", "--format", "json"]],
+    [
+        ["--help"],
+        ["analyze", "--help"],
+        ["explain"],
+        ["explain", "GC101"],
+        ["analyze", "run.csv"],
+        ["analyze", "run.csv", "--format", "json"],
+    ],
     ids=" ".join,
 )
 def test_a_light_start_loads_nothing_heavy(args: list[str], tmp_path: Path) -> None:
@@ -71,11 +82,18 @@ def test_a_light_start_loads_nothing_heavy(args: list[str], tmp_path: Path) -> N
         f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)\n"
         "sys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT), "PATH": ""}, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT), "PATH": ""}, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip().splitlines()[-1] == "[]"
 
 
 def test_help_does_not_even_load_numpy(tmp_path: Path) -> None:
     code = "import sys; from gradclip_cli.__main__ import main; main(['--help']); sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, env={"PYTHONPATH": str(ROOT), "PATH": ""}, timeout=60).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, env={"PYTHONPATH": str(ROOT), "PATH": ""}, timeout=60
+        ).returncode
+        == 0
+    )

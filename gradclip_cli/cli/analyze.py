@@ -11,11 +11,15 @@ import typer
 def analyze(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Log files, or directories to search for runs.", show_default=False)],
     format: Annotated[Literal["text", "json", "markdown"], typer.Option("--format", "-f", help="How to print the result.")] = "text",
-    loss: Annotated[str | None, typer.Option(metavar="KEY", help="The training loss, where its name is not recognised.", show_default=False)] = None,
+    loss: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The training loss, where its name is not recognised.", show_default=False)
+    ] = None,
     grad_norm: Annotated[str | None, typer.Option(metavar="KEY", help="The global gradient norm, likewise.", show_default=False)] = None,
     lr: Annotated[str | None, typer.Option(metavar="KEY", help="The learning rate, likewise.", show_default=False)] = None,
     step: Annotated[str | None, typer.Option(metavar="KEY", help="The step counter, likewise.", show_default=False)] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw loss and norm into FILE.png or FILE.svg.", show_default=False)] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw loss and norm into FILE.png or FILE.svg.", show_default=False)
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --plot overwrite FILE.")] = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="Plain text, also on a terminal.")] = False,
 ) -> int:

@@ -8,7 +8,9 @@ import typer
 
 
 def explain(
-    rule: Annotated[str | None, typer.Argument(metavar="[RULE]", help="Id or name of a rule, such as GC101 or exploding-step.", show_default=False)] = None,
+    rule: Annotated[
+        str | None, typer.Argument(metavar="[RULE]", help="Id or name of a rule, such as GC101 or exploding-step.", show_default=False)
+    ] = None,
 ) -> int:
     """Tell what a rule finds, how it decides, what to do and when it is wrong; without RULE, list all."""
     from difflib import get_close_matches

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import bottleneck as bn
 import numpy as np
 
+from gradclip_cli.detect.baseline import Index, Mask, outside
 from gradclip_cli.model import Steps, Values
 
-from .baseline import Index, Mask, outside
-
 LR_ROWS, LR_RATIO = 50, 1.5
-"""A learning rate that changed by this factor within so many rows has moved."""
+"""A learning rate that rose by this factor within so many rows: the loss may rise with it."""
 LEAD_ROWS, LEAD_ROWS_SHORT, SHORT_LOG = 8, 2, 100
 """An explosion precedes a spike by so many logged rows at most; by fewer in logs of under a hundred rows."""
 
@@ -41,35 +38,18 @@ def lr_raised(lr: Values) -> Mask:
     return np.asarray((lr > 0) & (lr >= LR_RATIO * bn.move_min(lr, min(LR_ROWS, len(lr)), min_count=1)))
 
 
-def lr_moved(lr: Values) -> Mask:
-    """Rows where it is 1.5 times, or less than 1 / 1.5 of, what it was at some row of the last 50."""
-    if not len(lr):
-        return np.zeros(0, np.bool_)
-    return np.asarray(lr_raised(lr) | (LR_RATIO * lr <= bn.move_max(lr, min(LR_ROWS, len(lr)), min_count=1)) & (lr < lr.max()))
-
-
-def leads(explosions: Sequence[int], norm_steps: Steps, spikes: Sequence[int], loss_steps: Steps) -> list[int | None]:
+def leads(explosions: Index, norm_steps: Steps, spikes: Index, loss_steps: Steps) -> list[int | None]:
     """For each spike the last explosion that begins at or before it, at most eight rows earlier; a later one is its consequence.
 
     Args:
         explosions, spikes: First rows, each in its own series.
     """
-    begin = norm_steps[np.asarray(explosions, np.intp)]
+    if not len(explosions):
+        return [None] * len(spikes)
+    step, begin = loss_steps[spikes], norm_steps[explosions]
     near = LEAD_ROWS if min(len(norm_steps), len(loss_steps)) >= SHORT_LOG else LEAD_ROWS_SHORT
-    out: list[int | None] = []
-    for row in spikes:
-        step = loss_steps[row]
-        i = int(np.searchsorted(begin, step, "right")) - 1
-        lead = None
-        if i >= 0:
-            norm_rows = int(np.searchsorted(norm_steps, step, "right")) - 1 - explosions[i]
-            loss_rows = row - int(np.searchsorted(loss_steps, begin[i]))
-            if norm_rows <= near or loss_rows <= 0:
-                lead = i
-        out.append(lead)
-    return out
-
-
-def rows_at(steps: Steps, at: Steps) -> Index:
-    """For each step of `at` the first row at or after it."""
-    return np.searchsorted(steps, at)
+    last = np.searchsorted(begin, step, "right") - 1
+    norm_rows = np.searchsorted(norm_steps, step, "right") - 1 - explosions[last]
+    loss_rows = spikes - np.searchsorted(loss_steps, begin[last])
+    led = (last >= 0) & ((norm_rows <= near) | (loss_rows <= 0))
+    return [int(i) if yes else None for i, yes in zip(last, led, strict=True)]

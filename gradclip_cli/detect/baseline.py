@@ -24,7 +24,7 @@ MIN_HISTORY = 8
 LEVEL_ROWS, LEVEL_ROWS_SHORT = 32, 9
 """The lower of the two medians: it follows a fall at once and a rise late, so that a rise is seen before it is usual."""
 
-NOISE_ROWS, NOISE_ROWS_SHORT = 200, 32
+NOISE_ROWS, NOISE_ROWS_SHORT = 150, 32
 NOISE_SHORT_WEIGHT = 0.8
 """The short window lets the noise grow at once where the data get noisier."""
 
@@ -36,6 +36,12 @@ START_ROWS, START_CAP = 100, 1.6
 
 SIGMA_PER_MAD = 1.4826
 """Standard deviation / median absolute deviation of a normal distribution."""
+
+LARGEST_LOG = 700.0
+"""exp of more overflows."""
+
+REACH = NOISE_ROWS + 2 * LEVEL_ROWS + START_ROWS
+"""Calm rows after which an event is out of every window."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -67,20 +73,31 @@ def moving_max(x: Values, rows: int) -> Values:
     return np.asarray(bn.move_max(x, min(rows, len(x)), min_count=1)) if len(x) else x
 
 
-def usual(y: Values, calm: Mask) -> Usual:
-    """The baseline of a finite series, from its calm rows."""
+def _before(calm: Mask) -> Index:
+    """How many calm rows came before each."""
+    return np.asarray(np.cumsum(calm) - calm, np.intp)
+
+
+def usual(y: Values, calm: Mask, *, steady_rise: bool) -> Usual:
+    """The baseline of a finite series, from its calm rows.
+
+    Args:
+        steady_rise: Learn `lag` too, and let the noise grow fast; otherwise `lag` is 0.
+    """
     z = y[calm]
-    history = np.cumsum(calm) - calm
+    history = _before(calm)
     if len(z) <= MIN_HISTORY:
         none = np.full(len(y), np.nan)
         return Usual(none, none, none, none, history)
     short = moving_median(z, LEVEL_ROWS_SHORT)
     level = np.minimum(short, moving_median(z, LEVEL_ROWS))
     above = z[1:] - level[:-1]
-    lag = moving_median(above, LEVEL_ROWS)
+    lag = moving_median(above, LEVEL_ROWS) if steady_rise else np.zeros(len(above))
     size = np.abs(above)
     size[1:] = np.abs(above[1:] - lag[:-1])
-    noise = np.maximum(moving_median(size, NOISE_ROWS), NOISE_SHORT_WEIGHT * moving_median(size, NOISE_ROWS_SHORT))
+    noise = moving_median(size, NOISE_ROWS)
+    if steady_rise:
+        noise = np.maximum(noise, NOISE_SHORT_WEIGHT * moving_median(size, NOISE_ROWS_SHORT))
     noise[:NOISE_FROM] = noise[min(NOISE_FROM, len(noise) - 1)]
     bend = float(np.median(np.abs(np.diff(z[:START_ROWS], 2)))) / np.sqrt(6)  # var of a second difference = 6 sigma^2
     noise[:START_ROWS] = np.minimum(noise[:START_ROWS], START_CAP * bend)
@@ -92,6 +109,23 @@ def usual(y: Values, calm: Mask) -> Usual:
         return out
 
     return Usual(before(level, 1), before(short, 1), before(lag, 2), before(noise, 2), history)
+
+
+def usual_without(seen: Usual, y: Values, calm: Mask, *, steady_rise: bool) -> Usual:
+    """`usual(y, calm)`, given what it is with all rows calm: worked out anew only where a window reaches an event."""
+    history = _before(calm)
+    first, last = stretches(~calm, gap=2 * REACH)
+    stop = np.searchsorted(history, history[last] + REACH, "right")
+    context = np.searchsorted(history, history[first] - REACH)
+    first[context == 0] = 0  # rows before the event may look ahead at the start
+    if (stop - context).sum() > len(y) / 2:
+        return usual(y, calm, steady_rise=steady_rise)
+    level, short, lag, noise = (v.copy() for v in (seen.level, seen.short, seen.lag, seen.noise))
+    for i in range(len(first)):
+        a, b, c = int(first[i]), int(stop[i]), int(context[i])
+        anew = usual(y[c:b], calm[c:b], steady_rise=steady_rise)
+        level[a:b], short[a:b], lag[a:b], noise[a:b] = (v[a - c :] for v in (anew.level, anew.short, anew.lag, anew.noise))
+    return Usual(level, short, lag, noise, history)
 
 
 def stretches(flag: Mask, gap: int) -> tuple[Index, Index]:

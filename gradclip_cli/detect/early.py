@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gradclip_cli.model import Values
-
 from gradclip_cli.detect.baseline import MIN_HISTORY
 from gradclip_cli.detect.recovery import forward_median
+from gradclip_cli.model import Values
 
 LEAST_BEFORE = 2
 """Rows before the leap: with fewer, nobody knows where the series starts."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gradclip_cli.detect.baseline import LARGEST_LOG, Index, Mask, moving_max
 from gradclip_cli.model import Values
-
-from .baseline import Index, Mask
 
 FACTOR = 3.0
 """Times the level where the rise began ..."""
@@ -21,23 +20,29 @@ LEAP_SHARE = 0.6
 """No two neighbouring blocks may make up more than that of the (log) rise: a step is not growth."""
 UP_SHARE = 0.75
 """Of the blocks must lie above the one before."""
+LR_RATIO = 1.5
 Z = 4.0
 """The rise must be so many times the spread within a block."""
 
 
-def find(x: Values, calm: Mask, ends: Index, lr_moved: Mask) -> list[tuple[int, int, float]]:
+def find(x: Values, calm: Mask, level: Values, ends: Index, lr: Values) -> list[tuple[int, int, float]]:
     """Rises of a log norm that end just before one of the rows `ends`.
 
     Args:
         calm: Rows outside explosions.
-        ends: Rows where something broke, and the end of the log.
-        lr_moved: Rows near which the learning rate changed much: the norm follows it.
+        level: Usual log norm before each row.
+        ends: Rows where something broke, and the end of the log (the number of rows), in order.
+        lr: Learning rate at each row, 0 where unknown: the norm follows it, so a rise during which it moved is none.
 
     Returns:
         First row, last row and factor of each.
     """
+    if not len(x):
+        return []
+    low = -moving_max(-level, BLOCK * (MOST_BLOCKS + LEAST_BLOCKS))
+    at = np.minimum(ends, len(x) - 1)
+    ends = ends[level[at] - low[at] >= 0.8 * np.log(FACTOR)]
     rows = np.flatnonzero(calm)
-    moved = np.cumsum(np.r_[0, lr_moved])
     out: list[tuple[int, int, float]] = []
     for stop in np.searchsorted(rows, ends):
         most = min(MOST_BLOCKS, int(SHARE * stop) // BLOCK)
@@ -58,6 +63,7 @@ def find(x: Values, calm: Mask, ends: Index, lr_moved: Mask) -> list[tuple[int, 
         ):
             continue
         first, last = int(rows[stop - (count - begin) * BLOCK]), int(rows[stop - 1])
-        if moved[last + 1] == moved[first] and not (out and first <= out[-1][1]):
-            out.append((first, last, float(np.exp(min(rise, 700.0)))))
+        rates = lr[max(first - BLOCK * LEAST_BLOCKS, 0) : last + 1]
+        if rates.max() <= LR_RATIO * rates.min() and not (out and first <= out[-1][1]):
+            out.append((first, last, float(np.exp(min(rise, LARGEST_LOG)))))
     return out

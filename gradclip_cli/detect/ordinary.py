@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gradclip_cli.detect.baseline import Index, outside
 from gradclip_cli.model import Values
-
-from .baseline import Index, outside
 
 NEAR_ROWS = 200
 """Rows on either side of an event whose residuals tell how far the noise reaches."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import bottleneck as bn
 import numpy as np
 
+from gradclip_cli.detect.baseline import Index, Mask
 from gradclip_cli.model import Values
-
-from .baseline import Index, Mask
 
 BACK_ROWS, BACK_ROWS_LEAST = 9, 3
 """Rows whose median must be back, so that one lucky row ends no spike; fewer at the end of the log."""
@@ -95,19 +94,19 @@ def back_at(forward: Values, quiet: Mask, onset: Index, goal: Values, drift: Val
     while len(todo) and start < 8 * TREND_DAMPING:
         t = start + np.arange(width)
         for c in range(0, len(todo), CHUNK):
-            i = todo[c : c + CHUNK]
-            rows = onset[i, None] + t
-            hit = seen[np.minimum(rows, n - 1)] <= goal[i, None] + drift[i, None] * (1 - np.exp(-t / tau[i, None]))
+            some = todo[c : c + CHUNK]
+            rows = onset[some, None] + t
+            hit = seen[np.minimum(rows, n - 1)] <= goal[some, None] + drift[some, None] * (1 - np.exp(-t / tau[some, None]))
             hit &= rows < n
             found = hit.any(1)
-            back[i[found]] = onset[i[found]] + start + hit[found].argmax(1)
+            back[some[found]] = onset[some[found]] + start + hit[found].argmax(1)
         start, width = start + width, 2 * width
         todo = todo[(back[todo] == n) & (onset[todo] + start < n)]
     size = 1024
     low = np.full(-(-n // size) * size, np.inf)
     low[:n] = seen
     blocks = low.reshape(-1, size).min(1)
-    for i in todo:
+    for i in todo.tolist():
         row, limit = int(onset[i]) + start, goal[i] + drift[i]
         block = row // size
         hits = np.flatnonzero(low[row : (block + 1) * size] <= limit)

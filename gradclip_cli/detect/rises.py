@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gradclip_cli.detect.baseline import LEVEL_ROWS, MIN_HISTORY, Mask, Usual, moving_max
 from gradclip_cli.model import Values
-
-from .baseline import LEVEL_ROWS, MIN_HISTORY, Mask, Usual, moving_max
 
 RISE = 0.12
 """Of the level: less is no spike, however quiet the loss."""
@@ -32,13 +31,15 @@ class Rise:
     """For each row; NaN where it cannot be judged.
 
     Attributes:
-        rise: Loss - usual level, less what it ran above that level of late anyway (a steady rise is no spike).
+        base: Usual level, plus what the loss ran above it of late anyway: a steady rise is no spike.
+        rise: Loss - base.
         scale: What a relative rise is relative to: the level; the span of a loss that can be negative.
         noise: Standard deviation, with a floor.
         fallen: How far the loss has come down so far.
         alone, stays, long: Rise needed for an alarm by one row, by two of three, by nine.
     """
 
+    base: Values
     rise: Values
     scale: Values
     noise: Values
@@ -66,8 +67,8 @@ def rises(y: Values, calm: Mask, seen: Usual, raised: Mask) -> Rise:
     fallen = np.maximum(np.fmax.accumulate(seen.short) - seen.level, 0.0)
     noise = np.maximum(seen.noise, MIN_NOISE * scale)
     least = np.maximum(RISE * scale, FALL * fallen) * np.where(raised, LR_RISE, 1.0)
-    rise = y - seen.level - np.maximum(seen.lag, 0.0)
-    return Rise(rise, scale, noise, fallen, *(np.maximum(least, z * noise) for z in (Z_ALONE, Z_STAYS, Z_LONG)))
+    base = seen.level + np.maximum(seen.lag, 0.0)
+    return Rise(base, y - base, scale, noise, fallen, *(np.maximum(least, z * noise) for z in (Z_ALONE, Z_STAYS, Z_LONG)))
 
 
 def _ahead(flag: Mask, rows: int) -> Mask:

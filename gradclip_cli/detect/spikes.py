@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gradclip_cli.detect import creep, early, ordinary, recovery
+from gradclip_cli.detect.baseline import START_ROWS, Index, Mask, Usual, highest, moving_max, outside, stretches, usual, usual_without
+from gradclip_cli.detect.event import Event
+from gradclip_cli.detect.rises import RISE, Rise, alarms, rises
 from gradclip_cli.model import Values
-
-from . import early, ordinary, recovery
-from .baseline import START_ROWS, Index, Mask, Usual, highest, moving_max, outside, stretches, usual
-from .rises import RISE, Rise, alarms, is_positive, rises
 
 GAP = 3
 """Alarms up to three rows apart are one event."""
@@ -35,31 +35,30 @@ FATAL_EXCESS, FATAL_LOST = 0.10, 0.60
 """A run diverged that ends 10 % above what was expected, or that lost 60 % of its progress."""
 EARLY_RATIO, EARLY_BACK_RATIO = 1.75, 1.06
 GROWS_ROWS = 16
+COMING_THIRDS = 2
 
 
-@dataclass(slots=True)
-class Event:
-    """Rows first .. end - 1; `end` is n while it is open. Other names as in `model.Spike` and `rises.Rise`."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Watched:
+    """A finite loss and what is known about its rows from elsewhere.
 
-    first: int
-    end: int
-    alarmed: int  # last alarm of its first stretch
-    led: bool
-    level: float
-    height: float
-    scale: float
-    fallen: float
-    expected: float  # loss at the end of the log, had the event not been
-    peak: int = 0
-    recovered: bool | None = True
-    excess: float = 0.0
-    fatal: bool = False
+    Attributes:
+        y: The loss.
+        forward: Median of each row and the eight after it.
+        led: Rows within an explosion of the norm, or up to two rows after one.
+        raised: Rows shortly after a rise of the learning rate.
+        early: First row and row of return of a leap before there is a baseline.
+    """
+
+    y: Values
+    forward: Values
+    led: Mask
+    raised: Mask
+    early: tuple[int, int] | None
 
 
 def find(y: Values, exploded: Mask, raised: Mask, ends_nonfinite: bool) -> tuple[list[Event], Values, Usual]:
-    """Spikes of a finite loss.
-
-    Two rounds: what the first finds stays out of the baseline of the second.
+    """Spikes of a finite loss, in two rounds: what the first finds stays out of the baseline of the second.
 
     Args:
         exploded: Rows within an explosion of the norm.
@@ -70,30 +69,40 @@ def find(y: Values, exploded: Mask, raised: Mask, ends_nonfinite: bool) -> tuple
         The spikes in order, the loss that each row had to reach for an alarm, and the baseline.
     """
     n = len(y)
-    forward = recovery.forward_median(y)
     led = exploded.copy()
     led[1:] |= exploded[:-1]
     led[2:] |= exploded[:-2]
-    start = early.leap(np.log(y[: early.ROWS]), float(np.log(EARLY_RATIO)), float(np.log(EARLY_BACK_RATIO))) if n and y[: early.ROWS].min() > 0 else None
-    events: list[Event] = []
-    for _ in range(2):
+    start = y[: early.ROWS]
+    leap = early.leap(np.log(start), float(np.log(EARLY_RATIO)), float(np.log(EARLY_BACK_RATIO))) if (start > 0).all() else None
+    watched = Watched(y, recovery.forward_median(y), led, raised, leap)
+    calm = np.ones(n, np.bool_)
+    seen = usual(y, calm, steady_rise=True)
+    events, r = _round(watched, calm, seen)
+    if events:
         calm = outside(n, *_masked(events, n))
-        seen = usual(y, calm)
-        r = rises(y, calm, seen, raised)
-        alarm, half = alarms(y, r, forward, led)
-        if start:
-            alarm[start[0] : start[1]] = half[start[0] : start[1]] = True
-        first, last = _stretches(y, calm, seen, alarm, half)
-        events = _events(y, forward, calm, seen, r, first, last, alarm, led, start)
-    events = _extraordinary(events, forward, r)
-    _judge(events, y, forward, ends_nonfinite)
-    return events, y - r.rise + r.alone, seen
+        seen = usual_without(seen, y, calm, steady_rise=True)
+        events, r = _round(watched, calm, seen)
+    events = _extraordinary(events, watched.forward, r)
+    _judge(events, y, watched.forward, ends_nonfinite)
+    slow = None if any(e.end == n for e in events) else creep.find(y)
+    if slow:
+        events = sorted([*events, slow], key=lambda e: e.first)
+    return events, r.base + r.alone, seen
 
 
 def _masked(events: list[Event], n: int) -> tuple[Index, Index]:
     first = np.array([e.first for e in events], np.intp)
     stop = np.array([min(e.end, e.first + (MAX_MASKED_BACK if e.end < n else MAX_MASKED), n) for e in events], np.intp)
     return first, stop - 1
+
+
+def _round(w: Watched, calm: Mask, seen: Usual) -> tuple[list[Event], Rise]:
+    r = rises(w.y, calm, seen, w.raised)
+    alarm, half = alarms(w.y, r, w.forward, w.led)
+    if w.early:
+        alarm[slice(*w.early)] = half[slice(*w.early)] = True
+    first, last = _stretches(w.y, calm, seen, alarm, half)
+    return _events(w, calm, seen, r, first, last, alarm) if len(first) else [], r
 
 
 def _stretches(y: Values, calm: Mask, seen: Usual, alarm: Mask, half: Mask) -> tuple[Index, Index]:
@@ -107,21 +116,21 @@ def _stretches(y: Values, calm: Mask, seen: Usual, alarm: Mask, half: Mask) -> t
     return first[new_high], last[new_high]
 
 
-def _events(y, forward, calm, seen, r, first, last, alarm, led, start) -> list[Event]:
-    """Stretches joined into events: one from its onset to the loss's return."""
-    n = len(y)
+def _events(w: Watched, calm: Mask, seen: Usual, r: Rise, first: Index, last: Index, alarm: Mask) -> list[Event]:
+    """Stretches joined into events: each from where the loss left its course to where it is back."""
+    n = len(w.y)
     so_far = np.cumsum(np.r_[0, alarm])
     quiet = so_far[np.minimum(np.arange(n) + recovery.QUIET_ROWS, n)] == so_far[:-1]
-    level, scale, noise, fallen = (v[first] for v in (seen.level, r.scale, r.noise, r.fallen))
-    if start and len(first) and first[0] == start[0]:
-        level[0] = scale[0] = np.median(y[: start[0]])
-        fallen[0], noise[0] = 0.0, 0.0
-    drift, tau = recovery.trend(y, calm, seen.history[first], fallen, scale)
+    level, scale, noise, fallen = (v[first] for v in (r.base, r.scale, r.noise, r.fallen))
+    if w.early and first[0] == w.early[0]:
+        level[0] = scale[0] = np.median(w.y[: w.early[0]])
+        fallen[0] = noise[0] = 0.0
+    drift, tau = recovery.trend(w.y, calm, seen.history[first], fallen, scale)
     near = np.maximum(np.maximum(recovery.BACK_Z * noise, recovery.BACK_RISE * scale), recovery.BACK_FALL * fallen)
-    back = recovery.back_at(forward, quiet, first, level + near, drift, tau)
+    back = recovery.back_at(w.forward, quiet, first, level + near, drift, tau)
     expected = level + drift * (1 - np.exp(-(n - 1 - first) / tau))
-    height = highest(y, first, last) - level
-    led_any = highest(led.astype(float), first, last) > 0
+    height = highest(w.y, first, last) - level
+    led = highest(w.led.astype(float), first, last) > 0
     events: list[Event] = []
     for i in range(len(first)):
         begin, end = int(first[i]), int(back[i])
@@ -133,7 +142,19 @@ def _events(y, forward, calm, seen, r, first, last, alarm, led, start) -> list[E
             elif begin < before.end + AGAIN_WITHIN * (before.end - before.first) and height[i] < AGAIN_BELOW * before.height:
                 before.end = max(before.end, end)
                 continue
-        events.append(Event(begin, end, int(last[i]), bool(led_any[i]), *(float(v[i]) for v in (level, height, scale, fallen, expected))))
+        events.append(
+            Event(
+                first=begin,
+                end=end,
+                alarmed=int(last[i]),
+                led=bool(led[i]),
+                level=float(level[i]),
+                height=float(height[i]),
+                scale=float(scale[i]),
+                fallen=float(fallen[i]),
+                expected=float(expected[i]),
+            )
+        )
     return events
 
 
@@ -168,10 +189,14 @@ def _judge(events: list[Event], y: Values, forward: Values, ends_nonfinite: bool
         if e.end < n:
             continue
         rows = n - e.first
-        over = float(np.median(y[-min(SEE_ROWS, rows) :])) - e.expected
+        tail = min(max(rows // 3, 3), SEE_ROWS)
+        over = float(np.median(y[-tail:])) - e.expected
+        third = n - (n - e.peak) // 3
+        over_before = float(np.median(y[max(third - tail, e.peak) : third])) - e.expected
+        coming = 0 < over < over_before and over * (over / over_before) ** COMING_THIRDS <= recovery.BACK_RISE * e.scale
         e.excess = over / e.scale
         beyond = e.first > 0 and float(y[-1]) - e.level >= BEYOND * max(float(top[e.first - 1] - bottom[e.first - 1]), e.scale)
-        enough = rows >= min(SEE_ROWS, max(SEE_ROWS_LEAST, SEE_SHARE * n)) or ends_nonfinite or beyond
+        enough = not coming and rows >= min(SEE_ROWS, max(SEE_ROWS_LEAST, SEE_SHARE * n)) or ends_nonfinite or beyond
         unlearnt = e.first < START_ROWS and e.fallen < RISE * e.scale
         if unlearnt and forward[e.first : min(e.first + GROWS_ROWS, n - 2)].max(initial=e.level) - e.level < 0.5 * over:
             enough = False  # grows from its start on: it may be that kind of loss

@@ -75,10 +75,13 @@ def read(path: Path, wanted: Wanted | None = None) -> Iterator[Run | GradclipErr
         try:
             results.extend(read_unit(unit, wanted))
         except GradclipError as e:
-            (results if unit.sure else by_chance).append(e)  # type: ignore[attr-defined]
+            (results if unit.sure else by_chance).append(e)
     runs = _once_each([r for r in results if isinstance(r, Run)])
     if not runs:
-        raise next((r for r in results if isinstance(r, GradclipError)), by_chance[0] if by_chance else GradclipError(f"{path}: nothing could be read"))
+        raise next(
+            (r for r in results if isinstance(r, GradclipError)),
+            by_chance[0] if by_chance else GradclipError(f"{path}: nothing could be read"),
+        )
     yield from runs
     yield from (r for r in results if isinstance(r, GradclipError))
 
@@ -102,4 +105,6 @@ def _same(a: Run, b: Run) -> bool:
         return False
     common, i, j = np.intersect1d(x.steps, y.steps, return_indices=True)
     # Four digits: trainers round the loss in one of the two places.
-    return len(common) >= max(3, 0.9 * min(len(x), len(y))) and bool(np.allclose(x.values[i], y.values[j], rtol=1e-3, atol=1e-4, equal_nan=True))
+    return len(common) >= max(3, 0.9 * min(len(x), len(y))) and bool(
+        np.allclose(x.values[i], y.values[j], rtol=1e-3, atol=1e-4, equal_nan=True)
+    )

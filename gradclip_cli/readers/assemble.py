@@ -59,7 +59,9 @@ def assemble(source: str, log: Log, wanted: Wanted) -> list[Run]:
     axis = _axis(source, log, wanted, main, notes)
     columns = {name: _on_axis(log.columns[key], axis) for name, key in keys.items()}
     if axis.lost:
-        notes.append(f"{axis.lost} logged rows have no step and were left out")
+        notes.append(
+            f"{axis.lost} logged row{'s have' if axis.lost > 1 else ' has'} no step and {'were' if axis.lost > 1 else 'was'} left out"
+        )
     columns = {name: c for name, c in columns.items() if len(c.steps)}
     if not columns:
         raise GradclipError(f"{source}: no value of {main!r} stands beside a step", hint="name the step with --step KEY")
@@ -185,7 +187,8 @@ def _axis(source: str, log: Log, wanted: Wanted, main: str, notes: list[str]) ->
         return _Axis(None, None, known=True)
     rows = log.columns[main].at
     num_rows = 1 + max((int(c.at[-1]) for c in log.columns.values() if len(c.at)), default=-1)
-    epochs = _dense(log.columns[_epoch_key(log)], num_rows) if _epoch_key(log) else None
+    epoch_key = _epoch_key(log)
+    epochs = None if epoch_key is None else _dense(log.columns[epoch_key], num_rows)
     if wanted.step is not None:
         order = [_asked_key(source, wanted.step, log)]
     elif log.step_key is not None:
@@ -231,14 +234,18 @@ def _step_of_row(column: Column, num_rows: int, rows: Steps, *, strict: bool) ->
     values = at_main[logged]
     if (np.abs(values - np.rint(values)) > 1e-6 * np.maximum(1.0, np.abs(values))).any() or (values < 0).any():
         return None
-    if strict and len(values) > 2 and np.count_nonzero(np.diff(values) > 0) < 0.3 * (len(values) - 1) and not column.rounded:
-        # Constant, or a countdown, or several writers: only the last still counts as a step.
-        if not (np.diff(values) >= 0).mean() > 0.4 or len(np.unique(values)) < 0.3 * len(values):
-            return None
+    if strict and not column.rounded and len(values) > 2 and not _counts_up(values):
+        return None
     good = np.isfinite(dense) & (dense >= 0) & (np.abs(dense) < 2.0**53)
     out = np.full(num_rows, -1, np.int64)
     out[good] = np.rint(dense[good]).astype(np.int64)
     return out
+
+
+def _counts_up(values: Values) -> bool:
+    """Whether this is a counter, be it one that starts again or that several writers share; not a constant or a countdown."""
+    delta = np.diff(values)
+    return bool((delta > 0).mean() >= 0.3 or ((delta >= 0).mean() > 0.4 and len(np.unique(values)) >= 0.3 * len(values)))
 
 
 def _undo_rounding(of_row: Steps, rows: Steps) -> Steps | None:
@@ -299,18 +306,19 @@ def _split(
     if cuts and log.by_step:
         own = {name: steps.restarts(p.steps) for name, p in columns.items()}
         same = {name: c for name, c in own.items() if len(c) == len(cuts)}
-        for i in range(len(cuts) + 1):
-            pieces.append({name: _slice(columns[name], ([0, *c])[i], ([*c, len(columns[name].steps)])[i]) for name, c in same.items()})
+        bounds_of = {name: [0, *c, len(columns[name].steps)] for name, c in same.items()}
+        pieces += [{n: _slice(columns[n], b[i], b[i + 1]) for n, b in bounds_of.items()} for i in range(len(cuts) + 1)]
     elif cuts:
         bounds = [0, *points.rows[cuts].tolist(), np.iinfo(np.int64).max]
-        for low, high in zip(bounds, bounds[1:], strict=False):
-            # The rows of an attempt before its first main point (an lr line, say) stand at its beginning.
-            pieces.append({n: _slice(p, *np.searchsorted(p.rows, [low, high]).tolist()) for n, p in columns.items()})
+        pieces += [
+            {n: _slice(p, *np.searchsorted(p.rows, [low, high]).tolist()) for n, p in columns.items()}
+            for low, high in zip(bounds, bounds[1:], strict=False)
+        ]
     else:
         pieces.append(dict(columns))
     kept = [p for p in pieces if len(p[main].steps) >= _MIN_ATTEMPT] or pieces[-1:]
     if len(kept) < len(pieces):
-        notes.append(f"{len(pieces) - len(kept)} false starts of fewer than {_MIN_ATTEMPT} points were left out")
+        notes.append(f"false starts of fewer than {_MIN_ATTEMPT} points were left out: {len(pieces) - len(kept)}")
     runs = []
     for i, piece in enumerate(kept, 1):
         own_notes = list(notes)
@@ -352,7 +360,7 @@ def _run(
             if name == main:
                 rewinds = tuple(_rewind(j, piece, keys) for j in jumps[-_MAX_KEPT_BRANCHES:])
                 if repeats:
-                    notes.append(f"{repeats} steps were logged twice in a row; the later value was kept")
+                    notes.append(f"{repeats} step{'s were' if repeats > 1 else ' was'} logged twice in a row; the later value was kept")
         series[name] = Series(name, keys[name], p.steps[index], p.values[index], log.sampling.get(name, Sampling.UNKNOWN))
     stage, reason, bound = _stage(log, series)
     return Run(

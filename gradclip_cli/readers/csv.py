@@ -17,6 +17,7 @@ from gradclip_cli.model import Damage
 from gradclip_cli.readers import frame, names, numbers
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 from gradclip_cli.readers.open import HEAD_BYTES
+from gradclip_cli.readers.records import evaluation_notes, evaluation_rows, marks_evaluation, without_rows
 
 _DELIMITERS = (",", "\t", ";")
 _SAMPLE_LINES = 60
@@ -108,31 +109,36 @@ def _shape(lines: Sequence[str]) -> _Shape | None:
     return max(tables, key=lambda t: len(t.names), default=None)
 
 
-def _table(delimiter: str, header: str, rows: Sequence[str], skip: int) -> _Shape | None:
+def _table(delimiter: str, header: str, lines: Sequence[str], skip: int) -> _Shape | None:
     raw = _cells(header, delimiter)
     if len(raw) > 1 and not raw[-1]:  # a delimiter at the end of each line
         raw = raw[:-1]
     if sum(_is_name(n) for n in raw) < max(1, 0.5 * len(raw)) or (len(raw) == 1 and not names.worth_reading(raw[0], Wanted())):
         return None
-    rows = rows[: max(3, _SAMPLE_CELLS // len(raw))]
-    sample = [cells for line in rows if (cells := _cells(line, delimiter)) and cells[: len(raw)] != raw]
-    texts = [c for cells in sample for c in cells if c]
-    decimal_comma = delimiter != "," and _has_decimal_comma(texts)
+    lines = lines[: max(3, _SAMPLE_CELLS // len(raw))]
+    sample = [cells for line in lines if (cells := _cells(line, delimiter)) and cells[: len(raw)] != raw]
+    decimal_comma = delimiter != "," and _has_decimal_comma([c for cells in sample for c in cells if c])
     if not sample:
         if not any(names.is_loss_like(n) or names.is_norm_like(n) or names.rank("grad_norm", n) is not None for n in raw):
             return None
-    else:
-        # The rows fit the header, or one another.
-        widths = [len(cells) for cells in sample]
-        usual = sum(w in (len(raw), len(raw) + 1) for w in widths)
-        if usual < 0.7 * len(sample) and (len(set(widths)) > 1 or widths[0] < 2):
-            return None
-        if not _numeric(raw, sample, decimal_comma):
+    elif not _fits(raw, sample, decimal_comma):
+        # Quoted cells may span lines; the last one is cut in this sample.
+        sample = list(csv.reader(lines, delimiter=delimiter, skipinitialspace=True))[:-1] if '"' in "".join(lines) else []
+        if not sample or not _fits(raw, sample, decimal_comma):
             return None
     unique, notes = _unique(raw)
     if decimal_comma:
         notes.append("numbers are written with a decimal comma")
     return _Shape(delimiter, unique, skip, decimal_comma, tuple(notes))
+
+
+def _fits(header: Sequence[str], rows: Sequence[Sequence[str]], decimal_comma: bool) -> bool:
+    """Whether the rows are as wide as the header, or as one another, and hold numbers."""
+    widths = [len(cells) for cells in rows]
+    usual = sum(w in (len(header), len(header) + 1) for w in widths)
+    if usual < 0.5 * len(rows) and (len(set(widths)) > 1 or widths[0] < 2):
+        return False
+    return _numeric(header, rows, decimal_comma)
 
 
 def _is_name(cell: str) -> bool:
@@ -182,7 +188,9 @@ def _unique(raw: Sequence[str]) -> tuple[list[str], list[str]]:
 def _read(source: Source, wanted: Wanted) -> Log:
     data = source.read_utf8()
     shape = _shape_of(source, data)
-    chosen = names.to_read(shape.names, wanted)
+    chosen = [k for k in names.to_read(shape.names, wanted) if k.lower() not in names.SPLIT_KEYS]
+    if not chosen:
+        raise GradclipError(f"{source.path}: no column of numbers among {', '.join(shape.names[:5])!r}; expected a loss or a gradient norm")
     damage: list[Damage] = []
     notes = list(shape.notes)
     cut = _cut_line(data, shape)
@@ -190,17 +198,20 @@ def _read(source: Source, wanted: Wanted) -> Log:
         line, width, start = cut
         damage.append(Damage(f"line {line}", f"the last line ends after {width} of {len(shape.names)} cells", "that row"))
         data = data[:start]
-    columns = _read_regular(data, shape, chosen) if len(data) >= frame.LARGE_BYTES else None
-    if columns is None:
+    regular = _read_regular(data, shape, chosen) if len(data) >= frame.LARGE_BYTES else None
+    if regular is not None:
+        columns, left_out = regular
+    else:
         try:
             table = _collect(data, shape, chosen, quotes=b'"' in data)
         except (_Tangled, csv.Error):
             table = _collect(data, shape, chosen, quotes=True, each_line=True)
         if not table.num_rows:
             raise GradclipError(f"{source.path}: a header and no rows; expected a row a step", hint="has the run logged anything yet?")
-        columns = table.columns()
+        columns, left_out = table.columns(), table.left_out()
         damage = [*table.damage, *damage]
         notes += table.notes
+    notes += evaluation_notes(left_out)
     return Log("csv", columns, damage=tuple(damage), notes=tuple(notes))
 
 
@@ -219,17 +230,18 @@ def _cut_line(data: bytes, shape: _Shape) -> tuple[int, int, int] | None:
     return (num + 1, width, start) if num >= shape.skip else None
 
 
-def _read_regular(data: bytes, shape: _Shape, chosen: Sequence[str]) -> dict[str, Column] | None:
-    """What `_collect` gives, through polars, or None where a cell is neither a number nor blank or a row is not full."""
+def _read_regular(data: bytes, shape: _Shape, chosen: Sequence[str]) -> tuple[dict[str, Column], npt.NDArray[np.int64]] | None:
+    """Columns and left out rows as `_collect` gives them, or None where a cell is no number or a row is not full."""
     import polars as pl
 
     width = len(shape.names)
-    if width < 2:
+    if width < 2 or (b"\r" in data and frame.count(data, b"\r") != frame.count(data, b"\r\n")):
         return None
     delimiter = shape.delimiter.encode()
     num_delimiters = frame.count(data, delimiter) - data.count(delimiter, 0, _offset_of_line(data, shape.skip))
-    wanted = set(chosen)
-    schema = {name: pl.Float64 if name in wanted else pl.String for name in shape.names}
+    splits = [name for name in shape.names if name.lower() in names.SPLIT_KEYS]
+    numeric = set(chosen)
+    schema = {name: pl.Float64 if name in numeric else pl.String for name in shape.names}
     try:
         table = pl.read_csv(
             data,
@@ -237,13 +249,16 @@ def _read_regular(data: bytes, shape: _Shape, chosen: Sequence[str]) -> dict[str
             skip_lines=shape.skip,
             separator=shape.delimiter,
             schema=schema,
-            columns=[j for j, name in enumerate(shape.names) if name in wanted],
+            columns=[j for j, name in enumerate(shape.names) if name in numeric or name in splits],
             decimal_comma=shape.decimal_comma,
             encoding="utf8-lossy",
         )
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
-    return frame.columns_of(table, table.columns) if num_delimiters == table.height * (width - 1) else None
+    if not table.height or num_delimiters != table.height * (width - 1):
+        return None
+    left_out = evaluation_rows(table, splits)
+    return without_rows(frame.columns_of(table, chosen), left_out), left_out
 
 
 def _offset_of_line(data: bytes, number: int) -> int:
@@ -302,11 +317,17 @@ class _Table:
 
     growing: dict[str, _Growing]
     num_rows: int = 0
+    evaluations: list[int] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def columns(self) -> dict[str, Column]:
-        return {key: g.column() for key, g in self.growing.items()}
+        return without_rows({key: g.column() for key, g in self.growing.items()}, self.left_out())
+
+    def left_out(self) -> npt.NDArray[np.int64]:
+        # Where everything is called a test, that is the name of the run.
+        rows = np.unique(np.array(self.evaluations, np.int64))
+        return rows if len(rows) < self.num_rows else rows[:0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +358,7 @@ def _collect(data: bytes, shape: _Shape, chosen: Sequence[str], *, quotes: bool,
     else:
         rows = csv.reader(lines, delimiter=shape.delimiter, quoting=csv.QUOTE_NONE)
     layout = {key: shape.names.index(key) for key in chosen}
+    splits = [j for j, key in enumerate(shape.names) if key.lower() in names.SPLIT_KEYS]
     width = len(shape.names)
     line = shape.skip
     odd: list[_OddRow] = []
@@ -345,6 +367,8 @@ def _collect(data: bytes, shape: _Shape, chosen: Sequence[str], *, quotes: bool,
     def put(batch: Sequence[Sequence[str]], at: npt.NDArray[np.int64]) -> None:
         for key, j in layout.items():
             table.growing[key].extend(at, [cells[j] for cells in batch], shape.decimal_comma)
+        for j in splits:
+            table.evaluations += [int(row) for row, cells in zip(at, batch, strict=True) if marks_evaluation(cells[j].strip())]
 
     while batch := list(islice(rows, _BATCH_ROWS)):
         probe = min(layout.values())
@@ -365,6 +389,7 @@ def _collect(data: bytes, shape: _Shape, chosen: Sequence[str], *, quotes: bool,
                 put(good, np.array(at, np.int64))
                 good, at = [], []
                 layout, width, probe = new, len(cells), min(new.values())
+                splits = [j for j, key in enumerate(cells) if key.strip().lower() in names.SPLIT_KEYS]
                 num_headers += 1
                 continue
             if len(cells) == width:
@@ -384,7 +409,7 @@ def _collect(data: bytes, shape: _Shape, chosen: Sequence[str], *, quotes: bool,
 
 def _place(odd: Sequence[_OddRow], table: _Table, shape: _Shape) -> None:
     """Few rows of another width were cut or ran into one another; many are how this table is written."""
-    if len(odd) <= max(_FEW_ROWS, _FEW_FRACTION * table.num_rows):
+    if len(odd) <= max(_FEW_ROWS, _FEW_FRACTION * table.num_rows) and len(odd) < 0.5 * table.num_rows:
         table.damage += [Damage(f"line {o.line}", f"{o.found} cells, expected {o.expected}", "that row") for o in odd[:_MAX_SHOWN_DAMAGE]]
         if len(odd) > _MAX_SHOWN_DAMAGE:
             more, line = len(odd) - _MAX_SHOWN_DAMAGE, odd[_MAX_SHOWN_DAMAGE].line

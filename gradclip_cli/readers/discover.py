@@ -13,7 +13,9 @@ from gradclip_cli.readers.log import Reader, Source
 from gradclip_cli.readers.open import open_source
 
 _SKIPPED_DIRS = frozenset(("__pycache__", "node_modules", "site-packages", "artifacts", "tensorboard_profile"))
-_LOG_SUFFIXES = frozenset((".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".log", ".out", ".err", ".txt", ".parquet", ".wandb", ".gz", ".stdout", ".stderr"))
+_LOG_SUFFIXES = frozenset(
+    (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".log", ".out", ".err", ".txt", ".parquet", ".wandb", ".gz", ".stdout", ".stderr")
+)
 # Files beside a run that hold its configuration or its summary, never its series.
 _NOT_A_LOG = re.compile(
     r"(?i)^(requirements.*\.txt|readme.*|license.*|config.*\.json|.*config\.json|tokenizer.*|vocab.*|merges\.txt|special_tokens_map\.json"
@@ -65,7 +67,9 @@ def units(path: Path, readers: Sequence[Reader]) -> list[Unit]:
         return [Unit(str(path), (source,), reader)]
     found = _search(path, readers)
     if not found:
-        raise GradclipError(f"{path}: no training run in this directory", hint="name the log file itself, or see `gradclip analyze --help` for the formats")
+        raise GradclipError(
+            f"{path}: no training run in this directory", hint="name the log file itself, or see `gradclip analyze --help` for the formats"
+        )
     return found
 
 
@@ -95,7 +99,9 @@ def _search(root: Path, readers: Sequence[Reader]) -> list[Unit]:
 def _files(root: Path) -> list[Path]:
     out: list[Path] = []
     for folder, dirs, files in os.walk(root):
-        dirs[:] = sorted(d for d in dirs if not d.startswith(".") and d not in _SKIPPED_DIRS and not os.path.islink(os.path.join(folder, d)))
+        dirs[:] = sorted(
+            d for d in dirs if not d.startswith(".") and d not in _SKIPPED_DIRS and not os.path.islink(os.path.join(folder, d))
+        )
         metrics = _is_mlflow_metrics(Path(folder), root)
         for name in sorted(files):
             path = Path(folder, name)
@@ -103,7 +109,9 @@ def _files(root: Path) -> list[Path]:
                 continue
             out.append(path)
             if len(out) >= _MAX_FILES:
-                raise GradclipError(f"{root}: more than {_MAX_FILES} candidate files in this directory", hint="name the run's own directory")
+                raise GradclipError(
+                    f"{root}: more than {_MAX_FILES} candidate files in this directory", hint="name the run's own directory"
+                )
     return out
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LARGE_BYTES = 8 << 20
 """From this size on (some 100,000 rows) importing polars pays."""
 
-PIECE_BYTES = 4 << 20
+PIECE_BYTES = 8 << 20
 """How much text is prepared at a time: what stays in the cache."""
 
 _BLOCK = 1 << 18

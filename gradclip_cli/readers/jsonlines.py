@@ -13,24 +13,27 @@ import numpy as np
 
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.model import GRAD_NORM, LOSS, LR, Damage, NormStage, Sampling
-from gradclip_cli.readers import frame
+from gradclip_cli.readers import frame, names
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 from gradclip_cli.readers.open import HEAD_BYTES
 from gradclip_cli.readers.records import Records, from_regular_lines
 
 _MAX_SHOWN_DAMAGE = 5
 _HEAD_LINES = 50
+# Where so many records cannot be read, the rest cannot either; trying takes time.
+_MAX_BROKEN = 1000
 
 _OBJECT = re.compile(r'\s*\{\s*["}]')
 _ARRAY = re.compile(r'\s*\[\s*\{\s*["}]')
 # TensorBoard's JSON download of one tag: [[wall time, step, value], ...].
 _TRIPLES = re.compile(r"\s*\[\s*\[\s*\d+(?:\.\d+)?,\s*\d+,\s*[-+.\w]+\s*\]")
+_PAYLOADS = ("data", "log", "message", "msg", "text")
 # A notebook's console as JSON records: its text is what holds the log.
 _CONSOLE = re.compile(r'"stream_name"\s*:.*?"data"\s*:', re.DOTALL)
 _JSON_LINE = re.compile(r'\s*(?:[{}\[\]"]|-?\d|true|false|null|NaN|-?Infinity|$)')
 # nan and inf as Python and C print them, which JSON does not know.
 _BARE = re.compile(r"(?<=[:\[,\s])([-+]?)(nan|inf|infinity)(?=\s*[,}\]])", re.I)
-_NEXT_RECORD = re.compile(r"\n[\s,]*(?=\{)")
+_NEXT_RECORD = re.compile(r"(?:\n[\s,]*|\}\s*,\s*)(?=\{)")
 _BETWEEN = re.compile(r"[\s,]*")
 _decoder = json.JSONDecoder()
 
@@ -46,8 +49,9 @@ def _claims(source: Source) -> bool:
     lines = [line for line in text.split("\n") if line.strip()][:_HEAD_LINES]
     whole = len(source.head) < HEAD_BYTES
     complete = lines if whole or len(lines) == _HEAD_LINES else lines[:-1]
-    if sum(_is_record(line) for line in complete) >= max(1, 0.5 * len(complete)):
-        return True
+    records = [v for line in complete for v in _values_of(line) if type(v) is dict]
+    if len(records) >= max(1, 0.5 * len(complete)):
+        return not all(map(_is_console, records))
     # One document over many lines, or one line longer than what we see: JSON all the way, and nothing behind it.
     try:
         _, end = _decoder.raw_decode(text, len(text) - len(text.lstrip()))
@@ -55,6 +59,11 @@ def _claims(source: Source) -> bool:
         return all(_JSON_LINE.match(line) for line in lines) and (not whole or len(lines) > 1)
     rest = text[end:].lstrip(" \t\r\n,")
     return not rest or rest[0] == "{"
+
+
+def _is_console(record: Mapping[str, Any]) -> bool:
+    """Whether a record wraps a line of text, as container and notebook services do."""
+    return any(type(record.get(k)) is str for k in _PAYLOADS) and not any(map(names.is_evidence, record))
 
 
 def _is_record(line: str) -> bool:
@@ -65,8 +74,10 @@ def _read(source: Source, wanted: Wanted) -> Log:
     data = source.read_utf8()
     damage: list[Damage] = []
     notes: list[str] = []
-    columns = _read_large(data, wanted, damage) if len(data) >= frame.LARGE_BYTES else None
-    if columns is None:
+    regular = _read_large(data, wanted, damage) if len(data) >= frame.LARGE_BYTES else None
+    if regular is not None:
+        columns, notes = regular
+    else:
         damage.clear()
         records = Records()
         if _is_by_line(data):
@@ -76,9 +87,8 @@ def _read(source: Source, wanted: Wanted) -> Log:
         if not records.num_rows:
             what = damage[0].what if damage else "no record"
             raise GradclipError(f"{source.path}: no JSON record can be read ({what}); expected objects of keys and numbers")
-        if records.full:
-            notes.append("the records hold too many different keys; the last ones were left out")
         columns = records.columns(wanted)
+        notes += records.notes()
     log = Log("json-lines", columns, damage=tuple(damage), notes=tuple(notes))
     return _known_writer(log)
 
@@ -87,7 +97,7 @@ def _read(source: Source, wanted: Wanted) -> Log:
 
 
 def _is_by_line(data: bytes) -> bool:
-    if data.lstrip()[:1] != b"{":
+    if data.lstrip()[:1] != b"{" or b"\n" not in data.strip():
         return False
     found = 0
     for line in io.BytesIO(data):
@@ -95,7 +105,7 @@ def _is_by_line(data: bytes) -> bool:
             if _is_record(line.decode("utf-8", "replace")):
                 return True
             found += 1
-            if found >= _HEAD_LINES or len(line) > frame.LARGE_BYTES:
+            if found >= _HEAD_LINES:
                 return False
     return False
 
@@ -203,20 +213,21 @@ def values_in(text: str, damage: list[Damage], at: int = 0) -> Iterator[Any]:
     at = _skip(text, at)
     in_array = text[at : at + 1] == "["
     at += in_array
+    num_broken = 0
     while (at := _skip(text, at)) < len(text):
         if text[at] == "]" and in_array:
             return
         try:
             value, at = _decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as e:
-            following = _NEXT_RECORD.search(text, at + 1)
-            line = text.count("\n", 0, at) + 1
-            what = "objects nested too deep" if isinstance(e, RecursionError) else _excerpt(text[at : at + 60])
+            num_broken += 1
+            following = _NEXT_RECORD.search(text, at + 1) if num_broken < _MAX_BROKEN else None
+            if following is None or num_broken <= _MAX_SHOWN_DAMAGE:
+                what = "objects nested too deep" if isinstance(e, RecursionError) else _excerpt(text[at : at + 60])
+                lost = "that record" if following else "that record and all that follows"
+                damage.append(Damage(f"line {text.count(chr(10), 0, at) + 1}", f"{what}, expected a complete JSON object", lost))
             if following is None:
-                damage.append(Damage(f"line {line}", f"{what}, expected a complete JSON object", "that record and all that follows"))
                 return
-            if len(damage) <= _MAX_SHOWN_DAMAGE:
-                damage.append(Damage(f"line {line}", f"{what}, expected a JSON object", "that record"))
             at = following.end()
             continue
         yield value
@@ -246,13 +257,16 @@ def _document(document: Mapping[str, Any], records: Records) -> None:
         return
     objects = {k: v for k, v in document.items() if type(v) is dict and v}
     if objects and all(_is_int(k) for k in objects):  # {"1": {"loss": ...}, "2": {...}}
-        for k, record in objects.items():
-            records.add({"step": int(k), **record})
+        rows = {int(k): record for k, record in objects.items()}
     elif objects and all(_is_int(i) for v in objects.values() for i in v):  # {"loss": {"1": ..., "2": ...}}
-        for i in dict.fromkeys(i for v in objects.values() for i in v):
-            records.add({"step": int(i), **{k: v[i] for k, v in objects.items() if i in v}})
+        numbers = dict.fromkeys(i for v in objects.values() for i in v)
+        rows = {int(i): {k: v[i] for k, v in objects.items() if i in v} for i in numbers}
     else:
         records.add(document)
+        return
+    has_step = any(names.rank("step", k) is not None for record in rows.values() for k in record)
+    for i, record in rows.items():
+        records.add(record if has_step else {"step": i, **record})
 
 
 def _is_int(text: str) -> bool:
@@ -262,9 +276,9 @@ def _is_int(text: str) -> bool:
 # Large files ----------------------------------------------------------------------------------------------------------
 
 
-def _read_large(data: bytes, wanted: Wanted, damage: list[Damage]) -> dict[str, Column] | None:
+def _read_large(data: bytes, wanted: Wanted, damage: list[Damage]) -> tuple[dict[str, Column], list[str]] | None:
     """Regular lines, or a regular array of records, through polars; None where they are not regular."""
-    if data[:1] == b"[":
+    if data[:1] == b"[" and data[-100:].rstrip().endswith(b"]"):
         return from_regular_lines(_array_pieces(data), wanted)
     if data[:1] != b"{":
         return None
@@ -290,7 +304,8 @@ def _array_pieces(data: bytes) -> Iterator[bytes]:
     while at < end:
         cut = data.rfind(b"}", at, at + frame.PIECE_BYTES) + 1 if end - at > frame.PIECE_BYTES else end
         cut = cut if cut > at else end
-        yield data[at:cut].translate(None, b"\r\n").lstrip(b", ").replace(b"}, {", b"}\n{").replace(b"},", b"}\n")
+        # A line end within a number stays a break in it.
+        yield data[at:cut].replace(b"\n", b" ").lstrip(b", \r").replace(b"},", b"}\n")
         at = cut
 
 

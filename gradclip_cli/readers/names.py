@@ -19,7 +19,9 @@ _UNIT = re.compile(r"[(\[][^)\]]*[)\]]$")
 # The camel-case bounds in `trainLoss`, `gradNorm`.
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
-_EVALUATION = frozenset("val valid validation eval evaluation test dev tel holdout".split())
+_EVALUATION = frozenset(("val", "valid", "validation", "eval", "evaluation", "test", "dev", "tel", "holdout"))
+SPLIT_KEYS = frozenset(["mode", "phase", "split", "stage", "subset", "type", "_type"])
+"""Keys whose text says whether a record is of the training or of an evaluation."""
 # Twins and derived values that repeat or smooth another key.
 _DERIVED = re.compile(r"__(min|max)$|\bvs[ _]samples$|_(best|min|max|std|var|delta|diff|ratio|weight|coef|coeff)$", re.I)
 
@@ -52,11 +54,11 @@ _CLASSES: Mapping[str, tuple[re.Pattern[str], ...]] = {
         re.compile(r"lr0|(?:\w+_)?lr_?0|lr_\w+|(?:base|current|cur|mean|avg)_(?:lr|learning_rate)"),
         re.compile(r"\w+_(?:lr|learning_rate)|\w+_lr0"),
     ),
-    LOSS_SCALE: (
-        re.compile(r"(?:\w+_)?(?:loss_?scale|grad_?scale|scaler_scale|amp_scale|fp16_scale|scale_factor)|loss_scaling"),
-    ),
+    LOSS_SCALE: (re.compile(r"(?:\w+_)?(?:loss_?scale|grad_?scale|scaler_scale|amp_scale|fp16_scale|scale_factor)|loss_scaling"),),
     CLIP_COEF: (re.compile(r"(?:\w+_)?(?:clip_coef(?:f|ficient)?|grad_clip_coef|clipping_coef(?:ficient)?)"),),
-    "max_norm": (re.compile(r"(?:\w+_)?(?:max_(?:grad_|gradient_)?norm|clip_norm|clip_grad(?:_norm)?|grad(?:ient)?_clip(?:ping)?(?:_val|_norm)?)"),),
+    "max_norm": (
+        re.compile(r"(?:\w+_)?(?:max_(?:grad_|gradient_)?norm|clip_norm|clip_grad(?:_norm)?|grad(?:ient)?_clip(?:ping)?(?:_val|_norm)?)"),
+    ),
     "step": (
         re.compile(r"step|global_step|(?:train|trainer|training)_(?:global_)?step|global_step_max_steps"),
         re.compile(r"iter|iteration|iterations|num_updates|update_num|current_steps?|steps|timestep|train_iter"),
@@ -66,9 +68,10 @@ _CLASSES: Mapping[str, tuple[re.Pattern[str], ...]] = {
 }
 
 _TENSOR = re.compile(
-    r"^(?:train/|optim/)?(?:grad_norms?|gradient_norms?|gradnorm|grad_2(?:\.0)?_norm|l2_norm/grad|grad_l2_norm|gradients?/norm)[/.](?P<tensor>.+)$", re.I
+    r"^(?:train/|optim/)?(?:grad_norms?|gradient_norms?|gradnorm|grad_2(?:\.0)?_norm|l2_norm/grad|grad_l2_norm|gradients?/norm)[/.](?P<tensor>.+)$",
+    re.I,
 )
-_AGGREGATE = frozenset("total global all overall mean avg max min".split())
+_AGGREGATE = frozenset(("total", "global", "all", "overall", "mean", "avg", "max", "min"))
 _POST = re.compile(r"(?:^|_)(?:clipped|post_?clip(?:ped|ping)?|after_?clip(?:ping)?)(?:_|$)")
 _PRE = re.compile(r"(?:^|_)(?:unclipped|raw|pre_?clip(?:ped|ping)?|before_?clip(?:ping)?|no_?clip)(?:_|$)")
 
@@ -94,10 +97,10 @@ def rank(role: str, key: str) -> int | None:
     if len(key) > 300 or (role != "step" and _DERIVED.search(key)):
         return None
     name = words(key)
-    if role in (LOSS, GRAD_NORM) and not _EVALUATION.isdisjoint(name.split("_")):
-        # `grad_norm_val` is a value; `loss_val` is as often the validation loss.
-        if role == LOSS or not name.endswith("_val"):
-            return None
+    evaluation = role in (LOSS, GRAD_NORM) and not _EVALUATION.isdisjoint(name.split("_"))
+    # `grad_norm_val` is a value; `loss_val` is as often the validation loss.
+    if evaluation and (role == LOSS or not name.endswith("_val")):
+        return None
     if role == GRAD_NORM and tensor_of(key):
         return None
     return next((i for i, pattern in enumerate(_CLASSES[role]) if pattern.fullmatch(name)), None)
@@ -136,6 +139,7 @@ def is_loss_like(key: str) -> bool:
 
 
 def is_norm_like(key: str) -> bool:
+    """Whether a key names some gradient norm."""
     parts = words(key).split("_")
     return any("norm" in p for p in parts) and any(p.startswith("grad") or p in ("g", "gnorm") for p in parts)
 
@@ -156,15 +160,21 @@ def to_read(keys: Sequence[str], wanted: Wanted, most: int = 1000) -> list[str]:
     asked = {words(k) for k in (wanted.loss, wanted.grad_norm, wanted.lr, wanted.step) if k is not None}
     main = {words(k) for k in (wanted.loss, wanted.grad_norm) if k is not None}
     worth = [k for k in keys if worth_reading(k, wanted) or words(k) in asked]
-    if asked <= {words(k) for k in worth} and any(_is_evidence(k) or words(k) in main for k in worth):
+    if asked <= {words(k) for k in worth} and any(is_evidence(k) or words(k) in main for k in worth):
         return worth
     first = set(worth)
     return list(keys) if len(keys) <= most else [*worth, *[k for k in keys if k not in first][: max(0, most - len(worth))]]
 
 
-def _is_evidence(key: str) -> bool:
+def is_evidence(key: str) -> bool:
     """Whether a column holds a loss or a gradient norm, rather than a step or a learning rate."""
     return rank(LOSS, key) is not None or rank(GRAD_NORM, key) is not None or is_loss_like(key) or is_norm_like(key)
+
+
+def marks_evaluation(text: str) -> bool:
+    """Whether a split (see `SPLIT_KEYS`) is of an evaluation: "val", "eval_epoch"."""
+    parts = frozenset(words(text).split("_"))
+    return not parts.isdisjoint(_EVALUATION) and "train" not in parts
 
 
 def nearest(key: str, keys: Iterable[str]) -> list[str]:

@@ -50,7 +50,9 @@ def read_bytes(path: Path) -> bytes:
         limit = max(_MIN_GZIP_LIMIT, len(data) * _MAX_GZIP_RATIO)
         data = _gunzip(path, limit=limit + 1)
         if len(data) > limit:
-            raise GradclipError(f"{path}: unpacks to more than {limit >> 20} MiB, {_MAX_GZIP_RATIO} times its size; expected a compressed log")
+            raise GradclipError(
+                f"{path}: unpacks to more than {limit >> 20} MiB, {_MAX_GZIP_RATIO} times its size; expected a compressed log"
+            )
     return data
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.readers import frame, names
 from gradclip_cli.readers.log import Log, Reader, Source, Wanted
+from gradclip_cli.readers.records import evaluation_notes, evaluation_rows, without_rows
 
 _MAGIC = b"PAR1"
 
@@ -27,14 +28,16 @@ def _read(source: Source, wanted: Wanted) -> Log:
         with _quiet():
             schema = pl.read_parquet_schema(data)
             keys = [k for k, t in schema.items() if t.is_numeric() or t in (pl.String, pl.Null)]
-            chosen = names.to_read(keys, wanted)
-            table = pl.read_parquet(data, columns=chosen) if chosen else pl.DataFrame()
-            columns = frame.columns_of(table, chosen)
+            splits = [k for k in schema if k.lower() in names.SPLIT_KEYS]
+            chosen = names.to_read([k for k in keys if k not in splits], wanted)
+            table = pl.read_parquet(data, columns=list(dict.fromkeys([*chosen, *splits]))) if chosen else pl.DataFrame()
+            left_out = evaluation_rows(table, splits)
+            columns = without_rows(frame.columns_of(table, chosen), left_out)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, OverflowError, ValueError) as e:
         raise GradclipError(f"{source.path}: damaged Parquet file ({_first_line(e)}); nothing in it can be read") from e
     if not table.height:
         raise GradclipError(f"{source.path}: a Parquet table without rows or numbers; expected a row a step")
-    return Log("parquet", columns)
+    return Log("parquet", columns, notes=tuple(evaluation_notes(left_out)))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gradclip_cli.readers import frame, names, numbers
 from gradclip_cli.readers.log import Column, Wanted
@@ -33,14 +34,16 @@ class Records:
     Keys of nested objects are joined with "/", a short list counts as an object with the keys 0, 1, ...,
     a list of one as its value. Texts count where they are numbers; booleans, null and the rest do not.
 
+    A record that says it is of an evaluation ({"mode": "val", "loss": ...}) counts as a row and nothing else.
+
     Attributes:
         num_rows: Records so far.
-        full: More keys appeared than a run can have; the last ones were left out.
     """
 
     def __init__(self) -> None:
         self.num_rows = 0
-        self.full = False
+        self._full = False
+        self._evaluations = array("q")
         self._at: dict[str, array[int]] = {}
         self._values: dict[str, array[float]] = {}
         self._rounded: set[str] = set()
@@ -48,6 +51,8 @@ class Records:
     def add(self, record: Mapping[str, Any]) -> None:
         row = self.num_rows
         self.num_rows += 1
+        if not names.SPLIT_KEYS.isdisjoint(record) and any(marks_evaluation(record.get(k)) for k in names.SPLIT_KEYS):
+            self._evaluations.append(row)
         for key, value in record.items():
             kind = type(value)
             if kind is float or kind is int or kind is str:
@@ -58,11 +63,21 @@ class Records:
     def columns(self, wanted: Wanted, also: Collection[str] = ()) -> dict[str, Column]:
         """The columns someone may ask for (see `names.to_read`), and those in `also`."""
         chosen = {*names.to_read(list(self._values), wanted), *also}
-        return {
+        columns = {
             key: Column(np.frombuffer(self._at[key], np.int64), np.frombuffer(values, np.float64), key in self._rounded)
             for key, values in self._values.items()
             if key in chosen
         }
+        return without_rows(columns, self._left_out())
+
+    def notes(self) -> list[str]:
+        """What was left out."""
+        out = ["the records hold too many different keys; the last ones were left out"] if self._full else []
+        return out + evaluation_notes(self._left_out())
+
+    def _left_out(self) -> npt.NDArray[np.int64]:
+        # Where everything is called a test, that is the name of the run.
+        return np.array(self._evaluations if len(self._evaluations) < self.num_rows else [], np.int64)
 
     def _put(self, row: int, key: str, value: float | int | str) -> None:
         if type(value) is str:
@@ -75,14 +90,14 @@ class Records:
         values = self._values.get(key)
         if values is None:
             if len(self._values) >= MAX_KEYS or len(key) > _MAX_KEY_LENGTH:
-                self.full = True
+                self._full = True
                 return
             values = self._values[key] = array("d")
             self._at[key] = array("q")
         try:
             values.append(value)  # type: ignore[arg-type]
         except OverflowError:  # an integer beyond float64, as 1e400 would be
-            values.append(math.copysign(math.inf, value))  # type: ignore[arg-type]
+            values.append(math.inf if value > 0 else -math.inf)  # type: ignore[operator]
         self._at[key].append(row)
 
     def _put_nested(self, row: int, key: str, value: Any) -> None:
@@ -103,8 +118,30 @@ class Records:
                 stack.extend((f"{key}/{i}", value[i], depth + 1) for i in reversed(range(len(value))))
 
 
-def from_regular_lines(pieces: Iterable[bytes], wanted: Wanted, also: Collection[str] = ()) -> dict[str, Column] | None:
-    """What `Records` gives for JSON lines, some ten times as fast, or None where the lines are not regular enough.
+def without_rows(columns: Mapping[str, Column], rows: npt.NDArray[np.int64]) -> dict[str, Column]:
+    """The columns without some rows; one that is empty then is left out."""
+    if not len(rows):
+        return dict(columns)
+    out = {}
+    for key, c in columns.items():
+        keep = ~np.isin(c.at, rows)
+        if keep.any():
+            out[key] = Column(c.at[keep], c.values[keep], c.rounded)
+    return out
+
+
+def evaluation_notes(rows: npt.NDArray[np.int64]) -> list[str]:
+    """The note on rows of an evaluation that were left out."""
+    return [f"{len(rows)} rows that say they are of an evaluation were left out"] if len(rows) else []
+
+
+def marks_evaluation(value: object) -> bool:
+    """Whether the value of a split key is the name of an evaluation."""
+    return type(value) is str and len(value) <= 100 and names.marks_evaluation(value)
+
+
+def from_regular_lines(pieces: Iterable[bytes], wanted: Wanted, also: Collection[str] = ()) -> tuple[dict[str, Column], list[str]] | None:
+    """Columns and notes as `Records` gives them for JSON lines, some ten times as fast, or None where the lines are not regular enough.
 
     Regular is: a flat object on each line, no other text, each key of one type. Nothing is lost unseen: every
     key-value pair of the text (every `":`) has to come out as a value or a null.
@@ -130,18 +167,38 @@ def from_regular_lines(pieces: Iterable[bytes], wanted: Wanted, also: Collection
         if table is None:
             return None
         tables.append(table)
+    if not tables:
+        return None
     table = pl.concat(tables, how="diagonal")
     keys = [k for k, t in schema.items() if t != pl.Boolean]
     columns = frame.columns_of(table, [*names.to_read(keys, wanted), *(k for k in also if k in keys)])
-    columns = {k: c for k, c in columns.items() if len(c.values)}
-    return {k: _without_stand_ins(c) for k, c in columns.items()} if stood_in else columns
+    left_out = evaluation_rows(table, [k for k in schema if k in names.SPLIT_KEYS])
+    columns = without_rows(columns, left_out)
+    # In the order of first appearance, which polars does not keep.
+    columns = dict(sorted(((k, c) for k, c in columns.items() if len(c.values)), key=lambda item: int(item[1].at[0])))
+    if stood_in:
+        columns = {k: _without_stand_ins(c) for k, c in columns.items()}
+    return columns, evaluation_notes(left_out)
+
+
+def evaluation_rows(table: pl.DataFrame, splits: Collection[str]) -> npt.NDArray[np.int64]:
+    """The rows that say they are of an evaluation, unless all do."""
+    import polars as pl
+
+    marked = np.zeros(table.height, bool)
+    for key in splits:
+        if table.schema[key] == pl.String:
+            marks = [text for text in table[key].unique() if marks_evaluation(text)]
+            marked |= table[key].is_in(marks).fill_null(False).to_numpy()
+    rows = np.flatnonzero(marked)
+    return rows if len(rows) < table.height else rows[:0]
 
 
 def _table(piece: bytes, schema: dict[str, Any]) -> pl.DataFrame | None:
     """A frame of these lines, or None where they are not regular. Keys that `schema` lacks are added to it."""
     import polars as pl
 
-    num_pairs = frame.count(piece, b'":')
+    num_colons = frame.count(piece, b":")
     samples: list[int | None] = [_SAMPLE_LINES, None] if not schema else [0, None]
     for sample in samples:
         if sample != 0 and not _learn(piece, sample, schema):
@@ -150,8 +207,9 @@ def _table(piece: bytes, schema: dict[str, Any]) -> pl.DataFrame | None:
             table = pl.read_ndjson(piece, schema=schema)
         except pl.exceptions.ComputeError:
             continue
-        missing = num_pairs - (table.height * table.width - sum(s.null_count() for s in table))
-        if not missing or missing == piece.count(b"null"):
+        found = table.height * table.width - sum(s.null_count() for s in table)
+        # Texts have colons too; counting `":` takes longer, counting nulls longer still.
+        if found == num_colons or found == (num_pairs := frame.count(piece, b'":')) or found == num_pairs - piece.count(b"null"):
             return table
     return None
 

@@ -173,6 +173,9 @@ def unrounded(printed: Steps) -> Steps | None:
         unit = np.maximum(np.abs(delta[delta > 0]).min(), 10 ** np.maximum(0, np.floor(np.log10(np.maximum(np.abs(printed), 1))) - 1))
         unit = np.where(printed % 1000 == 0, np.maximum(unit, 1000), unit)
         if (np.abs(regular - printed) <= unit).all():
+            # The end is quoted as it was printed, so that reader and log speak of the same last step.
+            if printed[-1] > regular[-2]:
+                regular[-1] = printed[-1]
             return regular
     first = np.flatnonzero(np.concatenate([[True], delta > 0]))
     widths = np.diff(np.append(first, n))

@@ -24,14 +24,13 @@ def claims(source: Source) -> bool:
     if "tfevents" in source.path.name and source.path.suffix.lower() not in _TEXT_SUFFIXES:
         return True
     head = source.head
-    if len(head) < HEADER + 2:
-        return False
-    length, crc = struct.unpack_from("<QI", head)
-    if crc != int(crc32c.of_lengths(np.array([length], np.uint64))[0]):
+    if len(head) < HEADER + 9:
         return False
     # An event begins with its clock, or, where that was left out as 0, with the version of the format.
-    has_clock = head[HEADER] == 0x09 and len(head) >= HEADER + 9 and 0 <= struct.unpack_from("<d", head, HEADER + 1)[0] < 1e11
-    return has_clock or (head[HEADER] == 0x1A and head.startswith(b"brain.Event:", HEADER + 2))
+    has_clock = head[HEADER] == 0x09 and 0 <= struct.unpack_from("<d", head, HEADER + 1)[0] < 1e11
+    has_version = head[HEADER] == 0x1A and head.startswith(b"brain.Event:", HEADER + 2)
+    length, crc = struct.unpack_from("<QI", head)
+    return (has_clock or has_version) and crc == int(crc32c.of_lengths(np.array([length], np.uint64))[0])
 
 
 def read(source: Source, wanted: Wanted) -> Log:
@@ -52,7 +51,8 @@ def read(source: Source, wanted: Wanted) -> Log:
     notes = []
     if foreign := scalars.foreign():
         plugins = ", ".join(sorted(set(foreign.values())))
-        notes.append(f"{len(foreign)} tags of other TensorBoard plugins ({plugins}) were left out")
+        tags = "1 tag" if len(foreign) == 1 else f"{len(foreign)} tags"
+        notes.append(f"{tags} of other TensorBoard plugins ({plugins}) left out")
     columns = scalars.columns()
     if not columns:
         notes.append(f"none of the {scalars.num_events} events holds a scalar")

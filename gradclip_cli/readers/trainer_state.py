@@ -6,19 +6,15 @@ import json
 import re
 from collections.abc import Iterator
 
-import numpy as np
-
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.model import GRAD_NORM, LOSS, LR, Damage, NormStage, Sampling
 from gradclip_cli.readers import frame
 from gradclip_cli.readers.jsonlines import values_in, window_of
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
-from gradclip_cli.readers.records import Records, from_regular_lines
+from gradclip_cli.readers.records import Records, from_regular_lines, without_rows
 
 _HISTORY = re.compile(r'"log_history"\s*:\s*(?=\[)')
 _LOGGING_STEPS = re.compile(rb'"logging_steps"\s*:\s*([\d.]+)')
-_BLANK_IN_KEY = re.compile(rb'"[^":]* [^":]*"\s*:')
-_HEAD_BYTES = 1 << 16
 # The record that ends a training: means over the whole of it.
 _SUMMARY_KEY = "train_runtime"
 
@@ -41,8 +37,10 @@ def _claims(source: Source) -> bool:
 def _read(source: Source, wanted: Wanted) -> Log:
     data = source.read_utf8()
     damage: list[Damage] = []
-    columns = _read_large(data, wanted) if len(data) >= frame.LARGE_BYTES else None
-    if columns is None:
+    regular = _read_large(data, wanted) if len(data) >= frame.LARGE_BYTES else None
+    if regular is not None:
+        columns, notes = regular
+    else:
         text = data.decode("utf-8", "replace")
         history = _HISTORY.search(text)
         if history is None:
@@ -54,8 +52,10 @@ def _read(source: Source, wanted: Wanted) -> Log:
         if not records.num_rows:
             what = f"a broken log_history ({damage[0].what})" if damage else "an empty log_history"
             raise GradclipError(f"{source.path}: {what}; expected what the Trainer logged", hint="was the run saved before its first log?")
-        columns = records.columns(wanted, also=[_SUMMARY_KEY])
-    columns = _without_summary(columns)
+        columns, notes = records.columns(wanted, also=[_SUMMARY_KEY]), records.notes()
+    summary = columns.pop(_SUMMARY_KEY, None)
+    if summary is not None:
+        columns = without_rows(columns, summary.at)
     roles = {role: key for role, key in ((LOSS, "loss"), (GRAD_NORM, "grad_norm"), (LR, "learning_rate")) if key in columns}
     return Log(
         "trainer-state",
@@ -66,10 +66,11 @@ def _read(source: Source, wanted: Wanted) -> Log:
         stage_reason="the Hugging Face Trainer logs what clip_grad_norm_ returned",
         sampling={LOSS: _loss_sampling(data, columns), GRAD_NORM: Sampling.INSTANT, LR: Sampling.INSTANT},
         damage=tuple(damage),
+        notes=tuple(notes),
     )
 
 
-def _read_large(data: bytes, wanted: Wanted) -> dict[str, Column] | None:
+def _read_large(data: bytes, wanted: Wanted) -> tuple[dict[str, Column], list[str]] | None:
     """A history of flat records through polars, or None where it is not so."""
     start = data.find(b"[", data.find(b'"log_history"')) + 1
     end = data.find(b"]", start)
@@ -78,25 +79,12 @@ def _read_large(data: bytes, wanted: Wanted) -> dict[str, Column] | None:
 
 def _pieces(data: bytes, at: int, end: int) -> Iterator[bytes]:
     """The records as lines."""
-    # Without the indentation, where no key has blanks of its own.
-    blanks = b"\r\n" if _BLANK_IN_KEY.search(data[at : at + _HEAD_BYTES]) else b" \r\n"
     while at < end:
         cut = data.rfind(b"}", at, min(end, at + frame.PIECE_BYTES)) + 1
         cut = cut if cut > at else end
-        yield data[at:cut].translate(None, blanks).lstrip(b",").replace(b"},", b"}\n")
+        # A line end within a number stays a break in it.
+        yield data[at:cut].replace(b"\n", b" ").lstrip(b", \r").replace(b"},", b"}\n")
         at = cut
-
-
-def _without_summary(columns: dict[str, Column]) -> dict[str, Column]:
-    summary = columns.pop(_SUMMARY_KEY, None)
-    if summary is None:
-        return columns
-    kept = {}
-    for key, c in columns.items():
-        keep = ~np.isin(c.at, summary.at)
-        if keep.any():
-            kept[key] = Column(c.at[keep], c.values[keep], c.rounded)
-    return kept
 
 
 def _loss_sampling(data: bytes, columns: dict[str, Column]) -> Sampling:

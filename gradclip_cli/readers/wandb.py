@@ -85,6 +85,7 @@ def _read(source: Source, wanted: Wanted) -> Log:
         sampling=sampling,
         max_norm=_max_norm(found.config),
         damage=tuple(found.damage),
+        notes=tuple(found.records.notes()),
     )
 
 

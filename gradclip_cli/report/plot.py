@@ -16,7 +16,7 @@ import numpy as np
 from gradclip_cli.errors import GradclipError, UsageError
 from gradclip_cli.model import Analysis, Verdict
 from gradclip_cli.report import wording
-from gradclip_cli.report.decimate import Floats, keep, line, since
+from gradclip_cli.report.decimate import Floats, line, since
 from gradclip_cli.report.escape import visible
 from gradclip_cli.report.panel import Panel, panels, step_range
 from gradclip_cli.report.ticks import step_ticks, value_ticks
@@ -227,7 +227,8 @@ def _draw(axes: Axes, panel: Panel, analysis: Analysis, first: int, width: float
     axes.grid(axis="y", color=_GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     if panel.baseline is not None:
-        at = np.union1d(*(keep(x, v, num_bins // 2) for v in (panel.baseline.level, panel.baseline.bound)))
+        # Smooth, unlike what was logged: a point a column of pixels is enough.
+        at = np.unique(np.searchsorted(x, np.linspace(x[0], x[-1], num_bins)))
         level, bound = scale.height(panel.baseline.level[at]), scale.height(panel.baseline.bound[at])
         axes.fill_between(x[at], level, bound, color=_USUAL, alpha=0.1, linewidth=0)
         axes.plot(x[at], level, color=_USUAL, linewidth=1.2, zorder=3)
@@ -345,7 +346,7 @@ def _legend(place: _Place, drawn: list[Panel], footer: str) -> None:
     from matplotlib.patches import Patch
 
     handles: list[Any] = [Line2D([], [], color=_SERIES, linewidth=1.2, label="logged")]
-    if any(p.baseline is not None for p in drawn):
+    if any(p.baseline is not None and np.isfinite(p.baseline.level).any() for p in drawn):
         handles.append(Line2D([], [], color=_USUAL, linewidth=1.2, label="usual level"))
         handles.append(Patch(facecolor=_USUAL, alpha=0.15, label="up to the alarm bound"))
     if any(p.marks for p in drawn):

@@ -244,6 +244,8 @@ def _describe(run: Run, series: Series) -> str:
             # Halved: the sum of two float64 may not be one.
             parts.append(f"median {number(2 * np.median(finite / 2), 3)}")
         parts.append(_STAGE[run.norm_stage] + (f" ({run.stage_reason})" if run.stage_reason else ""))
+        if run.max_norm is not None:
+            parts.append(f"max_norm {number(run.max_norm)}")
     if series.sampling is Sampling.WINDOW_MEAN:
         parts.append("each a mean over the steps since the one before")
     return ", ".join(filter(None, parts))
@@ -302,7 +304,7 @@ def _spiked(analysis: Analysis) -> str:
     cause = f", {led:,} after the gradient norm exploded" if led else ""
     ends = [
         f"{lasting:,} did not come back fully" if lasting else "",
-        f"the log ends too soon to tell for {open_:,}" if open_ else "",
+        f"for {open_:,} the log ends too soon to tell" if open_ else "",
     ]
     end = ", ".join(filter(None, ends)) or "all came back"
     return f"{len(spikes):,} loss spikes, the highest at {place(analysis.run, loss.steps, top.first)} ({size}){cause}; {end}."
@@ -327,9 +329,13 @@ def _stable(analysis: Analysis) -> str:
     run, found = analysis.run, analysis.detection
     events = " and ".join(filter(None, ["no exploding step" if found.judged_norm else "", "no loss spike" if found.judged_loss else ""]))
     limits = "; ".join(_limits(analysis))
-    if not limits:
-        return f"{_capital(events)} in {steps_logged(run)}."
-    return f"As far as this log can show, {events} in {steps_logged(run)}. {_capital(limits)}."
+    if limits:
+        sentence = f"As far as this log can show, {events} in {steps_logged(run)}. {_capital(limits)}."
+    else:
+        sentence = f"{_capital(events)} in {steps_logged(run)}."
+    # Stable says nothing of a threshold that does not fit, a growing norm or a damaged file.
+    warned = dict.fromkeys(f"{f.name} ({f.rule})" for f in analysis.findings if f.severity is not Severity.INFO)
+    return f"{sentence} But see {', '.join(warned)}." if warned else sentence
 
 
 def _limits(analysis: Analysis) -> list[str]:

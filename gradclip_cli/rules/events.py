@@ -101,8 +101,7 @@ def diverged(run: Run, found: Detection) -> list[Hit]:
     When it is wrong: A deliberate change (new data, new loss, longer sequences) that lifts the loss for good
     looks the same. A log that ends soon after a spike cannot tell: then GC102 says so.
     """
-    hits = [_spike_hit(run, found, s) for s in _judged_spikes(run, found) if s.recovered is False]
-    return hits
+    return [_spike_hit(run, found, s) for s in _judged_spikes(run, found) if s.recovered is False]
 
 
 def _judged_spikes(run: Run, found: Detection) -> tuple[Spike, ...]:
@@ -299,9 +298,11 @@ def vanishing_norm(run: Run, found: Detection) -> list[Hit]:
     for a, b in edges[(edges[:, 1] - edges[:, 0]) >= _VANISHED_POINTS][:_MAX_STRETCHES].tolist():
         throughout = b - a == len(norm)
         where = "at every logged step" if throughout else f"on {b - a:,} logged rows in a row"
-        text = f"the gradient norm is {'zero' if not norm.values[a:b].any() else f'at most {number(float(norm.values[a:b].max()))}'} {where}"
+        largest = float(norm.values[a:b].max())
+        text = f"the gradient norm is {f'at most {number(largest)}' if largest else 'zero'} {where}"
+        evidence = {"num_points": b - a, "largest_norm": largest}
         severity = Severity.INFO if solved else None
-        hits.append(Hit(text, int(norm.steps[a]), int(norm.steps[b - 1]), {"num_points": b - a, "max_norm_seen": float(norm.values[a:b].max())}, severity=severity))
+        hits.append(Hit(text, int(norm.steps[a]), int(norm.steps[b - 1]), evidence, severity=severity))
     return hits
 
 
@@ -388,8 +389,9 @@ def _from_scale(run: Run, scale: Series) -> list[Hit]:
     low = np.flatnonzero(np.isfinite(values) & (values < 1) & (values > 0))
     # A scale that was never above 1 is a fixed one.
     if len(low) and np.nanmax(values) > 1:
-        first, last = int(scale.steps[low[0]]), int(scale.steps[low[-1]])
-        hits.append(Hit(f"the loss scale fell below 1, to {number(float(values[low].min()))}", first, last, {"lowest_loss_scale": float(values[low].min())}))
+        lowest = float(values[low].min())
+        text = f"the loss scale fell below 1, to {number(lowest)}"
+        hits.append(Hit(text, int(scale.steps[low[0]]), int(scale.steps[low[-1]]), {"lowest_loss_scale": lowest}))
     return hits[:_MAX_STRETCHES]
 
 
@@ -439,9 +441,11 @@ def dominant_tensor(run: Run, found: Detection) -> list[Hit]:
         at = int(np.searchsorted(steps, norm.steps[e.peak]))
         if at < len(steps) and steps[at] == norm.steps[e.peak] and finite[at]:
             top = int(share[:, at].argmax())
-            if share[top, at] > _DOMINANT_AT_EXPLOSION:
+            part = float(share[top, at])
+            if part > _DOMINANT_AT_EXPLOSION:
                 step = int(steps[at])
-                hits.append(Hit(f"{named[top]} made up {share[top, at]:.0%} of the squared norm when it exploded", step, step, {"share_fraction": float(share[top, at])}))
+                text = f"{named[top]} made up {part:.0%} of the squared norm when it exploded"
+                hits.append(Hit(text, step, step, {"share_fraction": part}))
     return hits
 
 

@@ -67,7 +67,10 @@ def post_clip_log(run: Run, found: Detection) -> list[Hit]:
         raise Unjudged("no finite gradient norm")
     bound = run.max_norm or float(values.max())
     share = float(np.mean(values >= bound * (1 - 1e-3)))
-    text = f"the norms were logged after clipping ({run.stage_reason}); {share:.0%} of them sit at {number(bound)}, and what they were before cannot be seen"
+    text = (
+        f"the norms were logged after clipping ({run.stage_reason}); "
+        f"{share:.0%} of them sit at {number(bound)}, and what they were before cannot be seen"
+    )
     return [Hit(text, int(series.steps[0]), int(series.steps[-1]), {"at_bound_fraction": share, "max_norm": bound})]
 
 
@@ -94,7 +97,10 @@ def filtered_nonfinite(run: Run, found: Detection) -> list[Hit]:
     if not len(hidden):
         return []
     first, last = int(common[hidden[0]]), int(common[hidden[-1]])
-    text = f"the loss reads exactly 0 while the gradient norm is not finite, on {len(hidden):,} logged rows: nan losses were filtered out of the log"
+    text = (
+        f"the loss reads exactly 0 while the gradient norm is not finite, on {len(hidden):,} logged rows: "
+        "nan losses were filtered out of the log"
+    )
     return [Hit(text, first, last, {"num_points": len(hidden)})]
 
 
@@ -118,7 +124,10 @@ def rewound_steps(run: Run, found: Detection) -> list[Hit]:
 
 
 def _rewind_hit(run: Run, r: Rewind) -> Hit:
-    text = f"the log goes back from {place(run, r.last_before)} to {r.resumed_at}: {r.discarded:,} logged points were superseded by what came later"
+    text = (
+        f"the log goes back from {place(run, r.last_before)} to {r.resumed_at}: "
+        f"{r.discarded:,} logged points were superseded by what came later"
+    )
     evidence: dict[str, float] = {"resumed_at_step": r.resumed_at, "last_step_before": r.last_before, "num_superseded": r.discarded}
     severity = None
     branch = detect(r.branch.get(LOSS), r.branch.get(GRAD_NORM), r.branch.get(LR))
@@ -189,7 +198,10 @@ def short_run(run: Run, found: Detection) -> list[Hit]:
     logged = max((len(s) for n, s in run.series.items() if n in (LOSS, GRAD_NORM)), default=0)
     if longest >= MIN_ROWS or (logged >= MIN_ROWS and longest == 0):
         return []
-    what = f"only {longest} finite points of {logged} logged" if longest < logged else f"only {unit(run, logged)} logged" if logged else "no loss and no norm logged"
+    if longest < logged:
+        what = f"only {longest} finite points of {logged} logged"
+    else:
+        what = f"only {unit(run, logged)} logged" if logged else "no loss and no norm logged"
     return [Hit(f"{what}: too little to know what is usual", *_whole(run), evidence={"num_points": longest})]
 
 

@@ -94,7 +94,8 @@ def above_max_norm(run: Run, found: Detection) -> list[Hit]:
         return []
     where = np.flatnonzero(over)
     text = f"{len(where):,} norms from after clipping exceed max_norm {number(bound)}, up to {number(float(norms.max()))}"
-    return [Hit(text, int(series.steps[where[0]]), int(series.steps[where[-1]]), {"num_points": len(where), "largest_norm": float(norms.max()), "max_norm": bound})]
+    evidence = {"num_points": len(where), "largest_norm": float(norms.max()), "max_norm": bound}
+    return [Hit(text, int(series.steps[where[0]]), int(series.steps[where[-1]]), evidence)]
 
 
 def _norms_and_bound(run: Run, min_points: int = _MIN_POINTS) -> tuple[Values, float]:

@@ -74,7 +74,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         small = Path(folder, "small.csv")
         write_csv(small, series(2000))
-        commands = {"python -c pass": [sys.executable, "-c", "pass"], "gradclip --help": [*python, "--help"], "gradclip analyze small.csv": [*python, "analyze", "small.csv"]}
+        commands = {
+            "python -c pass": [sys.executable, "-c", "pass"],
+            "gradclip --help": [*python, "--help"],
+            "gradclip analyze small.csv": [*python, "analyze", "small.csv"],
+        }
         times: dict[str, list[float]] = {name: [] for name in commands}
         for _ in range(7):
             for name, argv in commands.items():
@@ -88,7 +92,9 @@ def main() -> None:
             rows = [measure([*python, "analyze", name], folder) for _ in range(ROUNDS)]
             wall, rss = float(np.median([r[0] for r in rows])), max(r[1] for r in rows)
             size = path.stat().st_size / 2**20
-            print(f"analyze {name[:22]:22} {size:6.0f} MiB {wall:7.2f} s   (fastest {min(r[0] for r in rows):.2f})   peak {rss:5.0f} MiB   exit {rows[0][2]}")
+            print(
+                f"analyze {name[:22]:22} {size:6.0f} MiB {wall:7.2f} s   (fastest {min(r[0] for r in rows):.2f})   peak {rss:5.0f} MiB   exit {rows[0][2]}"
+            )
             path.unlink()
 
 

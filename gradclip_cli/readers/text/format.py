@@ -19,7 +19,7 @@ class Format:
         name: What reports call it.
         summary: One line for the help.
         line: Found in its metric lines, and in no other program's.
-        not_training: Found in lines that look like metric lines and are none of training (summaries, say).
+        not_training: Found in lines that look like metric lines and only repeat them (the summary of an epoch).
         step: Keys of the step counter, the best first; () leaves it to the names people use.
         keys: Keys worth reading that no general rule knows.
         extra: Numbers without a key: each named group is a key (`epoch`, `iter`, `step`; `total` is how many

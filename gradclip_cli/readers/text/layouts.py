@@ -26,7 +26,7 @@ T = TypeVar("T")
 MAX_LINE = 1 << 16
 """Bytes. A longer line is data or code, not a line of metrics, and is passed over."""
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 19
 _ZERO, _NEWLINE = 0x30, 0x0A
 # Odd multipliers of the hash, drawn anew in each process so that no file can be made to collide.
 _MULTIPLIERS = np.frombuffer(os.urandom(MAX_LINE + 8), np.uint64) | np.uint64(1)
@@ -35,6 +35,7 @@ _TAIL = np.array([(1 << 64) - 1] + [(1 << 8 * k) - 1 for k in range(1, 8)], np.u
 
 _DECIMAL = re.compile(rb"([+-]?)([0,]*)(?:\.(0*))?(?:[eE]([+-]?)(0{1,3}))?([KMBkmb]?)")
 _SUFFIX = {b"": 0, b"k": 3, b"m": 6, b"b": 9}
+_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 # 10**22 is the largest power of ten that a double holds exactly.
 _MAX_POWER = 22
 # Below this, parsing one by one is cheaper than by column.
@@ -73,6 +74,7 @@ def scan(text: bytes, describe: Callable[[bytes], T | None], fixed: Callable[[T]
     starts: list[Positions] = []
     kinds: list[npt.NDArray[np.int32]] = []
     num_too_long = 0
+    hash_lines = _Hasher()
     begin = 0
     while begin < len(text):
         end = len(text) if len(text) - begin <= _CHUNK else text.rfind(b"\n", begin, begin + _CHUNK) + 1
@@ -81,7 +83,7 @@ def scan(text: bytes, describe: Callable[[bytes], T | None], fixed: Callable[[T]
             end = text.find(b"\n", begin + _CHUNK) + 1
             begin = end or len(text)
             continue
-        at, lengths, hashes = _hash_lines(text, begin, end)
+        at, lengths, hashes = hash_lines(text, begin, end)
         num_too_long += int(np.count_nonzero(lengths > MAX_LINE))
         distinct, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         ids = np.full(len(distinct), -1, np.int32)
@@ -106,9 +108,9 @@ def scan(text: bytes, describe: Callable[[bytes], T | None], fixed: Callable[[T]
     if not starts:
         return Lines(layouts, np.empty(0, np.int64), np.empty(0, np.int32), num_too_long)
     found = Lines(layouts, np.concatenate(starts), np.concatenate(kinds), num_too_long)
-    for kind in range(len(layouts)):
-        if columns := fixed(layouts[kind]):
-            _split(text, found, kind, widths[kind], columns, describe)
+    for i, width in enumerate(widths):
+        if columns := fixed(layouts[i]):
+            _split(text, found, i, width, columns, describe)
     return found
 
 
@@ -125,39 +127,55 @@ def _split(text: bytes, lines: Lines[T], kind: int, width: int, columns: Sequenc
             lines.layouts.append(what)
 
 
-def _hash_lines(text: bytes, begin: int, end: int) -> tuple[Positions, Positions, npt.NDArray[np.uint64]]:
-    """Offset (from `begin`), length and layout hash of each line of a part of the text.
+class _Hasher:
+    """The lines in a part of a text: where they begin, how long they are, and what their layouts hash to.
 
-    The hash is the sum of the line's 8-byte words, each mixed and multiplied by its own random number; lines
-    that are empty or longer than `MAX_LINE` have hash 0.
+    Buffers are kept from part to part: fresh memory would cost more than what is done in it.
     """
-    raw = np.frombuffer(text, np.uint8, end - begin, begin)
-    # Zeros behind, so that the last word of the last line is inside.
-    masked = np.zeros(len(raw) + 9, np.uint8)
-    digit = raw - np.uint8(_ZERO)
-    np.subtract(raw, digit * (digit < 10), out=masked[: len(raw)])
-    if raw[-1] != _NEWLINE:
-        masked[len(raw)] = _NEWLINE
-    stops = np.flatnonzero(masked == _NEWLINE)
-    starts = np.concatenate([[0], stops[:-1] + 1])
-    lengths = stops - starts
-    num_words = (lengths + 7) >> 3
-    num_words[lengths > MAX_LINE] = 0
-    hashes = np.zeros(len(starts), np.uint64)
-    order = np.argsort(num_words.astype(np.uint16), kind="stable")
-    in_order = num_words[order]
-    bounds = np.flatnonzero(np.diff(in_order, prepend=-1, append=-1)).tolist()
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
-        n = int(in_order[low])
-        if n == 0:
-            continue
-        lines = order[low:high]
-        words = _windows(masked, starts[lines], 8 * n).view(np.uint64)
-        words[:, -1] &= _TAIL[lengths[lines] & 7]
-        # Without this a difference in the high bytes of two words would survive in the high bits only.
-        words ^= words >> np.uint64(31)
-        hashes[lines] = words @ _MULTIPLIERS[:n]
-    return starts, lengths, hashes
+
+    def __init__(self) -> None:
+        # Zeros behind, so that the last word of the last line is inside.
+        self._masked = np.zeros(_CHUNK + 9, np.uint8)
+        self._digits = np.empty(_CHUNK, np.uint8)
+        self._flags = np.empty(_CHUNK + 1, bool)
+
+    def __call__(self, text: bytes, begin: int, end: int) -> tuple[Positions, Positions, npt.NDArray[np.uint64]]:
+        """Offset (from `begin`), length and hash of each line.
+
+        The hash is the sum of the line's 8-byte words, each mixed and multiplied by its own random number; lines
+        that are empty or longer than `MAX_LINE` have hash 0.
+        """
+        n = end - begin
+        raw = np.frombuffer(text, np.uint8, n, begin)
+        masked, digits, flags = self._masked, self._digits[:n], self._flags[: n + 1]
+        np.subtract(raw, np.uint8(_ZERO), out=digits)
+        np.less(digits, np.uint8(10), out=flags[:n])
+        digits *= flags[:n].view(np.uint8)
+        np.subtract(raw, digits, out=masked[:n])
+        masked[n:] = 0
+        if raw[-1] != _NEWLINE:
+            masked[n] = _NEWLINE
+        np.equal(masked[: n + 1], np.uint8(_NEWLINE), out=flags)
+        stops = np.flatnonzero(flags)
+        starts = np.concatenate([[0], stops[:-1] + 1])
+        lengths = stops - starts
+        num_words = (lengths + 7) >> 3
+        num_words[lengths > MAX_LINE] = 0
+        hashes = np.zeros(len(starts), np.uint64)
+        order = np.argsort(num_words.astype(np.uint16), kind="stable")
+        in_order = num_words[order]
+        bounds = np.flatnonzero(np.diff(in_order, prepend=-1, append=-1)).tolist()
+        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+            n = int(in_order[low])
+            if n == 0:
+                continue
+            lines = order[low:high]
+            words = _windows(masked, starts[lines], 8 * n).view(np.uint64)
+            words[:, -1] &= _TAIL[lengths[lines] & 7]
+            # Without this a difference in the high bytes of two words would survive in the high bits only.
+            words ^= words >> np.uint64(31)
+            hashes[lines] = words @ _MULTIPLIERS[:n]
+        return starts, lengths, hashes
 
 
 def _windows(buffer: bytes | npt.NDArray[np.uint8], at: Positions, width: int) -> npt.NDArray[np.uint8]:
@@ -169,7 +187,7 @@ def _windows(buffer: bytes | npt.NDArray[np.uint8], at: Positions, width: int) -
 
 def pattern_of(value: str) -> bytes:
     """A printed number with every digit as 0."""
-    return re.sub(rb"[0-9]", b"0", value.encode("latin-1"))
+    return value.encode("latin-1").translate(_DIGITS_TO_ZERO)
 
 
 def values_at(text: bytes, at: Positions, pattern: bytes) -> Values:
@@ -212,7 +230,7 @@ def values_at(text: bytes, at: Positions, pattern: bytes) -> Values:
 
 def _integer(rows: npt.NDArray[np.uint8], columns: Sequence[int]) -> Positions:
     """The number whose digits stand in some columns, int64, shape (n,)."""
-    total = np.zeros(len(rows), np.int32 if len(columns) < 10 else np.int64)
+    total: npt.NDArray[np.int32 | np.int64] = np.zeros(len(rows), np.int32 if len(columns) < 10 else np.int64)
     for j in columns:
         total *= 10
         total += rows[:, j] - np.uint8(_ZERO)
@@ -223,7 +241,7 @@ def _scaled(mantissa: Positions, power: int) -> Values:
     """mantissa * 10**power, float64."""
     factor = 10.0 ** min(abs(power), _MAX_POWER)
     # Where both are exact the one rounding is the right one (Clinger 1990).
-    values: Values = mantissa / factor if power < 0 else mantissa * factor
+    values = (mantissa / factor if power < 0 else mantissa * factor).astype(np.float64, copy=False)
     wide = mantissa >= 1 << 53
     if wide.any():
         # The longer mantissa of the 80-bit format keeps these exact too.

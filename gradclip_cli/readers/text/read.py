@@ -8,18 +8,19 @@ from functools import lru_cache
 import numpy as np
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import GRAD_NORM, LOSS, LOSS_SCALE, Overflow
+from gradclip_cli.model import GRAD_NORM, LOSS, LOSS_SCALE, Overflow, Values
 from gradclip_cli.readers import names
 from gradclip_cli.readers.log import Column, Log, Source, Wanted
 from gradclip_cli.readers.text import stepping
 from gradclip_cli.readers.text.clean import plain
 from gradclip_cli.readers.text.format import Format
 from gradclip_cli.readers.text.formats import FORMATS
-from gradclip_cli.readers.text.layouts import MAX_LINE, scan
+from gradclip_cli.readers.text.layouts import MAX_LINE, Positions, scan
 from gradclip_cli.readers.text.notebook import Console, is_stream, unwrap
 from gradclip_cli.readers.text.records import Mask, Records
+from gradclip_cli.readers.text.skeletons import Skeletons
 from gradclip_cli.readers.text.stepping import Stepping
-from gradclip_cli.readers.text.tokens import BAR, RANK, SCALE, Describe
+from gradclip_cli.readers.text.tokens import BAR, RANK, SCALE, Layout, Tokens
 
 # The clipping bound as the arguments are printed before a run: `clip_grad ....... 1.0`, `'max_grad_norm': 1.0`, `gradient_clipping=1.0`.
 _BOUND = re.compile(
@@ -52,7 +53,14 @@ def read(source: Source, wanted: Wanted) -> Log:
     data = source.read_utf8()
     console = unwrap(data) if is_stream(source.text) else Console(data, ())
     text = plain(console.data)
-    lines = scan(text, Describe(FORMATS, wanted), lambda layout: layout.fixed)
+    tokens = Tokens(FORMATS, wanted)
+    take_apart = Skeletons(tokens)
+
+    def describe(raw: bytes) -> Layout | None:
+        line = raw.decode("latin-1")
+        return take_apart(line) if tokens.may_hold(line) else None
+
+    lines = scan(text, describe, lambda layout: layout.fixed)
     records = Records(text, lines)
     format = records.main_format()
     records.strike_other_ranks()
@@ -60,7 +68,8 @@ def read(source: Source, wanted: Wanted) -> Log:
     records.strike_chance_lines()
     overflows = _overflows(records)
     if _mostly_tables(records):
-        columns, step_key, per_epoch = _tables(records), None, None
+        columns, per_epoch = _tables(records), None
+        step_key = next((k for k in format.step if k in columns), None) if format else None
     else:
         steps = stepping.find(records, format)
         _strike_redraws(records, steps, format)
@@ -116,17 +125,19 @@ def _strike_redraws(records: Records, steps: Stepping | None, format: Format | N
 def _columns(records: Records, steps: Stepping | None) -> dict[str, Column]:
     printing = records.of_layouts([bool(layout.shape) and not layout.counts for layout in records.layouts])
     row = np.cumsum(printing) - 1
-    columns = {}
-    for key in records.keys:
-        if not key.startswith("<"):
-            at, values, rounded = records.values(key)
-            shown = printing[at]
-            if shown.any():
-                columns[key] = Column(row[at[shown]], values[shown], rounded)
+    all_print = bool(printing.all())
+
+    def column(at: Positions, values: Values, rounded: bool) -> Column:
+        if all_print:
+            return Column(at, values, rounded)
+        shown = printing[at]
+        return Column(row[at[shown]], values[shown], rounded)
+
+    columns = {key: column(*records.values(key)) for key in records.keys if not key.startswith("<")}
     if steps is not None:
-        at = np.flatnonzero(printing & np.isfinite(steps.of_line))
-        columns[steps.key] = Column(row[at], steps.of_line[at], steps.rounded)
-    return columns
+        at = np.flatnonzero(np.isfinite(steps.of_line))
+        columns[steps.key] = column(at, steps.of_line[at], steps.rounded)
+    return {key: c for key, c in columns.items() if len(c.values)}
 
 
 def _fill_omitted(columns: dict[str, Column], format: Format, step_key: str | None, notes: list[str]) -> None:

@@ -16,8 +16,10 @@ Mask = npt.NDArray[np.bool_]
 
 # A shape that occurs this often is no accident.
 _REPEATS = 3
-# A lone `loss = 0.0` may stand in printed code as often as that; this often, or with other values, it is a series.
-_LONE_REPEATS = 10
+# Printed code and configuration may repeat too, with the same numbers; not this often.
+_SURELY = 10
+# Lines read at a time: what fits a cache.
+_BLOCK = 1 << 16
 # A counter may be off this often (a restart, a torn line) and is a counter still.
 _SLIPS = 0.02
 
@@ -43,8 +45,8 @@ class Records:
         self._fields: dict[str, list[tuple[int, Field]]] = {}
         kinds, first = np.unique(lines.layout, return_index=True)
         for i in kinds[np.argsort(first)].tolist():
-            for field in self.layouts[i].fields:
-                self._fields.setdefault(field.key, []).append((i, field))
+            for key, field in self.layouts[i].fields.items():
+                self._fields.setdefault(key, []).append((i, field))
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -77,19 +79,29 @@ class Records:
         for i, field in self._fields.get(key, ()):
             offset[i] = field.start
             printed[i] = patterns.setdefault(field.pattern, len(patterns))
-        of_line = printed[self.layout]
-        at = np.flatnonzero(of_line >= 0)
-        of_line = of_line[at]
-        begin = self._starts[at] + offset[self.layout[at]]
-        values = np.empty(len(at))
+        names = list(patterns)
+        found: list[Positions] = []
+        made: list[Values] = []
         rounded = False
-        order = np.argsort(of_line, kind="stable")
-        bounds = np.cumsum(np.bincount(of_line, minlength=len(patterns))).tolist()
-        for pattern, low, high in zip(patterns, [0, *bounds], bounds, strict=False):
-            some = order[low:high] if high - low < len(at) else slice(None)
-            values[some] = values_at(self._text, begin[some], pattern)
-            rounded = rounded or _is_rounded(pattern, values[some])
-        return at, values, rounded
+        for low in range(0, len(self), _BLOCK):
+            kinds = self.layout[low : low + _BLOCK]
+            of_line = printed[kinds]
+            begin = self._starts[low : low + _BLOCK] + offset[kinds]
+            at = np.flatnonzero(of_line >= 0)
+            if len(at) < len(of_line):
+                of_line, begin = of_line[at], begin[at]
+            values = np.empty(len(at))
+            present = np.flatnonzero(np.bincount(of_line)).tolist()
+            for i in present:
+                some = np.flatnonzero(of_line == i) if len(present) > 1 else slice(None)
+                values[some] = values_at(self._text, begin[some], names[i])
+                rounded = rounded or _is_rounded(names[i], values[some])
+            if present:
+                found.append(low + at)
+                made.append(values)
+        if not found:
+            return np.empty(0, np.int64), np.empty(0), False
+        return np.concatenate(found), np.concatenate(made), rounded
 
     def dense(self, key: str | None) -> Values:
         """A key's value in every line, float64, shape (n,); NaN where it is not logged."""
@@ -126,7 +138,7 @@ class Records:
             if (
                 (n < _REPEATS and not kin and (layout.training or layout.step is None))
                 or (layout.training and main_step is not None and layout.step is None)
-                or (layout.training and len(shape) == 1 and layout.step is None and layout.format is None and not self._varies(shape))
+                or (layout.training and layout.format is None and not self._is_series(shape, n, layout.step))
             ):
                 struck.add(shape)
         num_struck = sum(num_lines[s] for s in struck if first[s].training and num_lines[s] >= _REPEATS)
@@ -134,12 +146,18 @@ class Records:
             self.notes.append(f"{num_struck} lines with a loss or a norm but no step were left out, as others have one")
         self.alive &= ~self.of_layouts([layout.shape in struck and not layout.in_table for layout in self.layouts])
 
-    def _varies(self, shape: tuple[str, ...]) -> bool:
-        """Whether a key that stands alone in its lines is a series and not an assignment in printed code."""
-        at, values, _ = self.values(shape[0])
+    def _is_series(self, shape: tuple[str, ...], num_lines: int, step: str | None) -> bool:
+        """Whether lines of a shape are a series and not an assignment or a configuration that was printed."""
+        if num_lines >= _SURELY or (num_lines == 1 and step is not None):
+            return True
+        if len(shape) == 1 and num_lines < _REPEATS:
+            return False
         own = np.array([layout.shape == shape for layout in self.layouts])
-        values = values[own[self.layout[at]]]
-        return len(values) >= _LONE_REPEATS or (len(values) >= _REPEATS and len(np.unique(values)) > 1)
+        for key in (step,) if step is not None else shape:
+            at, values, _ = self.values(key)
+            if len(np.unique(values[own[self.layout[at]]])) > 1:
+                return True
+        return False
 
     def strike_other_ranks(self) -> None:
         """Of several processes that print the same shape, keep the first one to do so."""
@@ -163,8 +181,10 @@ class Records:
             own = marked & np.isin(self.layout, members)
             lost |= own & (ranks != ranks[np.argmax(own)])
         if lost.any():
-            first = ranks[np.argmax(marked)]
-            self.notes.append(f"several processes wrote to this log; of lines that more than one printed, those of the first ({first:.0f}) were kept")
+            first = f"{ranks[np.argmax(marked)]:.0f}"
+            self.notes.append(
+                f"several processes wrote to this log; of lines that more than one printed, those of the first ({first}) were kept"
+            )
             self.alive &= ~lost
 
     def strike_cut_number(self) -> None:
@@ -174,17 +194,15 @@ class Records:
         last = self.layouts[self.layout[-1]]
         if not last.training or int(self._starts[-1]) + last.length != len(self._text) or not self.alive[-1]:
             return
-        field = max(last.fields, key=lambda f: f.start)
-        if field.start + len(field.pattern) != last.length:
+        key, field = max(last.fields.items(), key=lambda f: f[1].start)
+        if field.start + len(field.pattern) != last.length or np.count_nonzero(self.layout == self.layout[-1]) > 1:
             return
-        others = [layout for layout in self.layouts if layout is not last and layout.shape == last.shape]
-        if np.count_nonzero(self.layout == self.layout[-1]) > 1 or any(field in (f for f in layout.fields) for layout in others):
+        kin = (layout.fields for layout in self.layouts if layout is not last and layout.shape == last.shape)
+        if any(fields[key].pattern == field.pattern for fields in kin):
             return
-        if any(f.key == field.key and f.pattern == field.pattern for layout in others for f in layout.fields):
-            return
-        self._fields[field.key].remove((int(self.layout[-1]), field))
-        self._read.pop(field.key, None)
-        self.notes.append(f"the text ends within a line; its last number, of {field.key!r}, may be cut and was left out")
+        self._fields[key].remove((int(self.layout[-1]), field))
+        self._read.pop(key, None)
+        self.notes.append(f"the text ends within a line; its last number, of {key!r}, may be cut and was left out")
 
 
 def is_counter(values: Values) -> bool:

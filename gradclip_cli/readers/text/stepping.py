@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,12 +53,8 @@ def _own_key(records: Records, training: Mask) -> str | None:
 
 def _own(records: Records, training: Mask, key: str) -> Stepping:
     at, values, rounded = records.values(key)
-    step = np.full(len(records), np.nan)
     # Other lines (evaluations) may call their step otherwise.
-    others = {layout.step for layout in records.layouts if layout.step not in (None, key, BAR)}
-    for other in sorted(filter(None, others)):
-        rows, theirs, _ = records.values(other)
-        step[rows] = theirs
+    step = _gathered(records, {i: layout.step for i, layout in enumerate(records.layouts) if layout.step not in (key, BAR)})
     step[at] = values
     total = records.dense(BAR_TOTAL if key == BAR else TOTAL + key)
     per_epoch = int(np.nanmax(total[training])) if np.isfinite(total[training]).any() else None
@@ -83,12 +80,21 @@ def _seen_per_epoch(step: Values) -> int:
 
 
 def _epochs(records: Records, training: Mask) -> Values:
-    keys = {layout.epoch for layout in records.layouts if layout.training and layout.epoch}
-    epoch = np.full(len(records), np.nan)
-    for key in sorted(keys):
+    """The epoch of each line: its own, or that of the heading above it."""
+    own = _gathered(records, {i: layout.epoch for i, layout in enumerate(records.layouts) if layout.training})
+    if np.isfinite(own[training]).any():
+        return own
+    return _filled(_gathered(records, {i: layout.epoch for i, layout in enumerate(records.layouts) if layout.counts}))
+
+
+def _gathered(records: Records, key_of: Mapping[int, str | None]) -> Values:
+    """One value a line, under a key that depends on its layout (index -> key); NaN where there is none."""
+    out = np.full(len(records), np.nan)
+    for key in sorted({k for k in key_of.values() if k is not None}):
         rows, values, _ = records.values(key)
-        epoch[rows] = values
-    return epoch
+        own = np.array([key_of.get(i) == key for i in range(len(records.layouts))])[records.layout[rows]]
+        out[rows[own]] = values[own]
+    return out
 
 
 def _restarts(step: Values, epoch: Values) -> bool:
@@ -110,11 +116,7 @@ def _carried(records: Records, training: Mask, format: Format | None) -> Steppin
         keys = sorted({k for k in key_of.values() if k is not None})
         if not keys:
             continue
-        step = np.full(len(records), np.nan)
-        for key in keys:
-            rows, values, _ = records.values(key)
-            carriers = np.array([key_of.get(i) == key for i in range(len(records.layouts))])[records.layout[rows]]
-            step[rows[carriers]] = values[carriers]
+        step = _gathered(records, key_of)
         if what == BAR:
             # Evaluation has bars too; those of training are the ones that stand above its lines.
             total = np.where(np.isfinite(step), records.dense(BAR_TOTAL), np.nan)

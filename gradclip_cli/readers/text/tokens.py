@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gradclip_cli.model import GRAD_NORM, LOSS
@@ -19,7 +19,7 @@ RANK, LABEL, BAR, BAR_TOTAL, SCALE = "<rank>", "<label>", "<bar>", "<bar total>"
 TOTAL = "<total> "
 """Before a key: how many of it there will be (the 1000 of `iteration 3/1000`)."""
 
-_WORD = r"[A-Za-z_][\w./@\-]*+"
+_WORD = r"(?!(?:[nN][aA][nN]|[iI][nN][fF])(?![\w./@\-]))[A-Za-z_][\w./@\-]*+"
 _KEY = rf"(?<![\w./@\-])(?P<key>{_WORD}(?: {_WORD}){{0,5}}+(?: ?\([A-Za-z/%]{{1,12}}\))?+)"
 _QUOTED = r"(?P<quote>['\"])(?P<quoted>[^'\"<>]{1,200}+)(?P=quote)\s*+:\s*+"
 # What may stand around a value: `[0.1]`, `tensor(0.1)`, `np.float64(0.1)`, `'0.1'`.
@@ -29,16 +29,21 @@ _FINITE = r"[+-]?(?:\d{1,3}(?:,\d{3})++(?!\d)(?:\.\d*+)?|\d++(?:\.\d*+)?|\.\d++)
 _AFTER = r"(?:(?!\w)|(?=[A-Za-z]{1,4}(?:/\w{1,6})?(?![\w.=])))(?!\.\w|:\d|=|-\d)"
 _NONFINITE = r"[+-]?(?:[nN][aA][nN](?:\(ind\)|\.0)?|[iI][nN][fF](?:inity)?(?:\.0)?|1\.\#(?:QNAN|IND|INF))(?!\w|\.\w|=|\()"
 _PAIR = pattern(
-    rf"(?:{_QUOTED}|{_KEY}(?:\s*+[:=]\s*+|\s++|(?=\[))){_OPEN}(?P<value>{_FINITE}{_AFTER}|{_NONFINITE})(?:\s*+/\s*+(?P<total>\d++))?"
+    rf"(?:{_QUOTED}|{_KEY}(?:\s*+[:=]\s*+|\s++|(?=\[))){_OPEN}(?P<value>{_NONFINITE}|{_FINITE}{_AFTER})(?:\s*+/\s*+(?P<total>\d++))?"
 )
 # `| grad_norm | 68.3     |`
 _TABLE_ROW = pattern(r"\|\s*+(?P<key>[^|]{1,100}?)\s*+\|\s*+(?P<value>[^|\s]{1,40}+)\s*+\|\s*+$")
-_RULE = re.compile(rb"\s*+[-+=]{5,}+\s*+$")
+_RULE = pattern(r"\s*+[-+=]{5,}+\s*+$")
 # `| 1453/4361 [20:38<43:27, 1.12it/s`
 _BAR = pattern(r"(?<![\d.])(?P<bar>\d++)/(?P<total>\d++) \[(?:\d++:)?\d++:\d\d<")
-# `Epoch [1][50/7330]`, `Epoch: [0]  [ 20/1251]`, `Train: [0/300][50/1251]`, `Train Epoch: 1 [640/60000 (1%)]`, `Train: 0 [  50/1251 (  4%)]`
+# `Epoch [1][50/7330]`, `Epoch: [0]  [ 20/1251]`, `Train: [0/300][50/1251]`, `Train: 0 [ 50/1251 ( 4%)]`,
+# `Train Epoch: 1 [640/60000 (1%)]`;
+# of tutorials, `[1,  2000] loss: 2.3` and `loss: 2.3  [ 6400/60000]`.
 _POSITION = pattern(
-    r"(?:[Ee]poch|[Tt]rain)[^\s\[]{0,12}\s*+(?:\[\s*+(?P<epoch>\d++)(?:/\d++)?\]|(?P<epoch2>\d++)(?=\s))\s*+\[\s*+(?P<iter>\d++)/\s*+(?P<total>\d++)(?:\s|\])"
+    r"(?:[Ee]poch|[Tt]rain)[^\s\[]{0,12}\s*+(?:\[\s*+(?P<epoch>\d++)(?:/\d++)?\]|(?P<epoch2>\d++)(?=\s))"
+    r"\s*+\[\s*+(?P<iter>\d++)/\s*+(?P<total>\d++)(?:\s|\])"
+    r"|^\s*+\[\s*+(?P<epoch3>\d++),\s*+(?P<iter2>\d++)\](?=\s*+loss\b)"
+    r"|^\s*+loss: ?\S++\s++\[\s*+(?P<iter3>\d++)/\s*+(?P<total2>\d++)\]\s*+$"
 )
 # How launchers mark the lines of a process: torchrun, mpirun, Ray, our own word for it; srun only numbers them.
 _RANK = pattern(
@@ -48,9 +53,9 @@ _RANK = pattern(
 _LABEL = pattern(r"\s*+(\d{1,6}+):(?=\s)")
 _RANK_KEYS = frozenset(("rank", "local_rank", "global_rank"))
 _OVERFLOW = pattern(
-    r"(?i)overflow.{0,120}?(?:skipping|ignoring|setting|reducing)|skipping step.{0,80}?(?:loss scaler?|overflow)|gradient overflow|OVERFLOW!"
+    r"(?i)overflow.{0,120}?(?:skipping|ignoring|setting|reducing)|skipping step.{0,80}?loss scale|gradient overflow|overflow!"
 )
-_NEW_SCALE = pattern(r"(?i)(?:reducing(?: loss scale)? to|setting loss scale to|loss scale(?:r)?(?: \d+)? to)\s*+:?\s*+(?P<value>[\d.]+(?:e[+-]?\d+)?)(?!\w)")
+_NEW_SCALE = pattern(r"(?i)(?:reducing(?: loss scale)? to|setting loss scale to):?\s++(?P<value>\d++(?:\.\d*+)?(?:e[+-]?\d++)?)(?!\w)")
 _OVERFLOW_RANK = pattern(r"(?i)\brank\s++(\d++)")
 
 # A word beside the keys that says whose numbers follow.
@@ -59,13 +64,16 @@ _CONTEXT = pattern(
     r"(?![\w.\-]|/\w)"
 )
 # Words that people put before and behind a key and that do not make another key of it.
-_BEFORE = frozenset("info debug warning warn error root main current the at after finished completed done in on and with for end of now train training".split())
-_BEHIND = frozenset("is was of at to equals".split())
+_BEFORE = frozenset(
+    ("info", "debug", "warning", "warn", "error", "root", "main", "current", "the", "at", "after", "finished", "completed", "done")
+    + ("in", "on", "and", "with", "for", "end", "of", "now", "train", "training")
+)
+_BEHIND = frozenset(("is", "was", "of", "at", "to", "equals"))
 
 # A line with none of these is not looked at. Cheap, and right for all but a handful of lines in a log.
 _NEEDLES = (
-    *(b"loss", b"norm", b"grdn", b"trl:", b"tel:", b"lr", b"learning", b"scal", b"clip", b"step", b"iter", b"epoch", b"batch", b"update"),
-    *(b"| ", b"it/s", b"s/it", b"/s]", b"/s,", b"overflow"),
+    *("loss", "norm", "grdn", "trl:", "tel:", "lr", "learning", "scal", "clip", "step", "iter", "epoch", "batch", "update"),
+    *("| ", "it/s", "s/it", "/s]", "/s,", "overflow"),
 )
 
 
@@ -74,13 +82,11 @@ class Field:
     """A number in a line.
 
     Attributes:
-        key: What is printed before it.
         start: Where it begins.
         pattern: Its text with every digit as 0.
         digits: Where the printed key has digits (`loss_2`).
     """
 
-    key: str
     start: int
     pattern: bytes
     digits: tuple[int, ...] = ()
@@ -91,7 +97,7 @@ class Layout:
     """What the lines of one layout hold.
 
     Attributes:
-        fields: In order, each key once.
+        fields: By key, in order.
         shape: The keys it prints.
         length: Bytes in the line.
         format: Whose lines they look like.
@@ -104,7 +110,7 @@ class Layout:
         epoch: The key of its epoch, or None.
     """
 
-    fields: tuple[Field, ...]
+    fields: Mapping[str, Field]
     shape: tuple[str, ...]
     length: int
     format: Format | None = None
@@ -119,11 +125,16 @@ class Layout:
     @property
     def fixed(self) -> tuple[int, ...]:
         """Where the digits of its keys stand."""
-        return tuple(i for f in self.fields for i in f.digits)
+        return tuple(i for f in self.fields.values() for i in f.digits)
 
 
-class Describe:
-    """One line of a layout -> `Layout`, or None where no number in it is worth reading.
+def is_rule(line: str) -> bool:
+    """Whether a line is a rule across the page."""
+    return line[:1] in " -+=" and bool(_RULE.match(line))
+
+
+class Tokens:
+    """One line -> `Layout`, or None where no number in it is worth reading.
 
     Args:
         formats: Asked in order for the first whose lines look like this one.
@@ -133,50 +144,54 @@ class Describe:
     def __init__(self, formats: Sequence[Format], wanted: Wanted) -> None:
         self._formats = formats
         self._wanted = wanted
-        asked = [k for k in (wanted.loss, wanted.grad_norm, wanted.lr, wanted.step) if k]
-        self._needles = (*_NEEDLES, *(k.lower().encode() for k in asked))
+        self._metrics = {names.words(k) for k in (wanted.loss, wanted.grad_norm) if k}
+        self._asked = self._metrics | {names.words(k) for k in (wanted.lr, wanted.step) if k}
+        longest = (max(k.split("_"), key=len) for k in self._asked)
+        self._needles = (*_NEEDLES, *(w.encode("utf-8", "replace").decode("latin-1") for w in longest))
         self._keys: dict[tuple[str, str], str | None] = {}
 
-    def __call__(self, raw: bytes) -> Layout | None:
-        if _RULE.match(raw):
-            return Layout((), (), len(raw), rule=True)
-        low = raw.lower()
-        if not any(n in low for n in self._needles):
-            return None
-        line = raw.decode("latin-1")
-        if b"overflow" in low and b"scale" in low and _OVERFLOW.search(line):
+    def may_hold(self, line: str) -> bool:
+        """Whether a line is worth the look. Cheap."""
+        low = line.lower()
+        return any(n in low for n in self._needles) or is_rule(line)
+
+    def __call__(self, line: str) -> Layout | None:
+        if is_rule(line):
+            return Layout({}, (), len(line), rule=True)
+        if "cale" in line and _OVERFLOW.search(line):
             scale, rank = _NEW_SCALE.search(line), _OVERFLOW_RANK.search(line)
-            found = [_field(SCALE, scale, "value")] if scale else []
-            return Layout((*found, *([_field(RANK, rank, 1)] if rank else [])), (), len(raw), overflow=True)
+            told = {SCALE: _field(scale, "value")} if scale else {}
+            return Layout(told | ({RANK: _field(rank, 1)} if rank else {}), (), len(line), overflow=True)
         if row := _TABLE_ROW.match(line):
             format = self._format(line)
             key = self._name(row["key"], format)
             if key is not None and numbers.parse(row["value"]) is not None:
-                return self._layout([_field(key, row, "value", "key")], line, format, in_table=True)
+                return self._layout({key: _field(row, "value", "key")}, line, format, in_table=True)
         pairs, bar = list(_PAIR.finditer(line)), _BAR.search(line)
         if not pairs and bar is None:
             return None
-        fields: dict[str, Field] = {}
         format = self._format(line)
-        for field in self._fields(line, pairs, bar, format):
-            fields.setdefault(field.key, field)
+        fields: dict[str, Field] = {}
+        taken = _numbers_without_key(line, bar, format, fields)
+        self._numbers_with_key(line, pairs, taken, format, fields)
         if not fields.keys() - {RANK, LABEL}:
             return None
-        return self._layout(list(fields.values()), line, format)
+        return self._layout(fields, line, format)
 
     def _format(self, line: str) -> Format | None:
         return next((f for f in self._formats if f.line.search(line)), None)
 
-    def _layout(self, fields: list[Field], line: str, format: Format | None, *, in_table: bool = False) -> Layout | None:
+    def _layout(self, fields: dict[str, Field], line: str, format: Format | None, *, in_table: bool = False) -> Layout | None:
         if format is not None and format.not_training is not None and format.not_training.search(line):
             return None
-        keys = [f.key for f in fields]
-        named = [k for k in (self._wanted.step, *(format.step if format else ())) if k in keys]
+        keys = list(fields)
+        named = [k for k in keys if self._wanted.step and names.words(k) == names.words(self._wanted.step)]
+        named += [k for k in (format.step if format else ()) if k in keys]
         ranked = sorted((r, i, k) for i, k in enumerate(keys) if (r := names.rank("step", k)) is not None)
         # Beside a bar only the best of names is believed: its frames share their line with whatever is printed next.
         counted = named or [k for r, _, k in ranked if r < (1 if BAR in keys else _EPOCH)] or [k for k in keys if k == BAR]
         return Layout(
-            tuple(fields),
+            fields,
             tuple(k for k in keys if not k.startswith("<")),
             len(line),
             format,
@@ -188,52 +203,37 @@ class Describe:
         )
 
     def _is_metric(self, key: str, format: Format | None) -> bool:
-        if key in (self._wanted.loss, self._wanted.grad_norm) or (format and key in (format.roles.get(LOSS), format.roles.get(GRAD_NORM))):
+        if names.words(key) in self._metrics or (format and key in (format.roles.get(LOSS), format.roles.get(GRAD_NORM))):
             return True
         return any(names.rank(r, key) is not None for r in (LOSS, GRAD_NORM)) or names.is_loss_like(key) or names.is_norm_like(key)
 
-    def _fields(self, line: str, pairs: list[re.Match[str]], bar: re.Match[str] | None, format: Format | None) -> Iterator[Field]:
-        if rank := _RANK.match(line):
-            yield _field(RANK, rank, next(i for i, g in enumerate(rank.groups(), 1) if g is not None))
-        elif label := _LABEL.match(line):
-            yield _field(LABEL, label, 1)
-        if bar:
-            yield _field(BAR, bar, "bar")
-            yield _field(BAR_TOTAL, bar, "total")
-        taken = (0, 0)
-        if format is not None and format.extra is not None and (extra := format.extra.search(line)):
-            for key, value in extra.groupdict().items():
-                if value is not None:
-                    yield _field(TOTAL + "iter" if key == "total" else key, extra, key)
-            taken = extra.span()
-        elif place := _POSITION.search(line):
-            yield _field("epoch", place, "epoch" if place["epoch"] else "epoch2")
-            yield _field("iter", place, "iter")
-            yield _field(TOTAL + "iter", place, "total")
-            taken = place.span()
+    def _numbers_with_key(
+        self, line: str, pairs: list[re.Match[str]], taken: tuple[int, int], format: Format | None, fields: dict[str, Field]
+    ) -> None:
         context = ""
         behind = 0
         for m in pairs:
-            if taken[0] <= m.start("value") < taken[1]:
+            begin = m.start("value")
+            if taken[0] <= begin < taken[1]:
                 continue
             key = self._name(m["quoted"] or m["key"], format)
             is_step = key is not None and names.rank("step", key) is not None
             # A word is context where it is no part of a metric's name.
-            for word in _CONTEXT.finditer(line, behind, m.start() if key is not None and not is_step else m.start("value")):
+            for word in _CONTEXT.finditer(line, behind, begin if key is None or is_step else m.start()):
                 context = word["eval"] or ""
-            behind = m.start("value")
-            if key is None or numbers.parse(m["value"]) is None:
+            behind = begin
+            if key is None:
+                continue
+            if context and not is_step and not names.is_evaluation(key):
+                key = f"{context} {key}"
+            if key in fields or numbers.parse(m["value"]) is None:
                 continue
             if is_step:
                 if m["value"][-1] == "%":
                     continue
                 if m["total"]:
-                    yield _field(TOTAL + key, m, "total")
-            elif key in _RANK_KEYS:
-                key = RANK
-            elif context and not names.is_evaluation(key):
-                key = f"{context} {key}"
-            yield _field(key, m, "value", "quoted" if m["quoted"] else "key")
+                    fields[TOTAL + key] = _field(m, "total")
+            fields[RANK if key in _RANK_KEYS else key] = _field(m, "value", "quoted" if m["quoted"] else "key")
 
     def _name(self, printed: str, format: Format | None) -> str | None:
         """What a printed key is called, or None where it is not worth reading."""
@@ -259,10 +259,34 @@ class Describe:
             return True
         low = key.lower()
         # Validation losses are no role of ours, but people ask for them by name.
-        return key in _RANK_KEYS or names.worth_reading(key, self._wanted) or "loss" in low or low.endswith("norm")
+        return (
+            key in _RANK_KEYS
+            or names.words(key) in self._asked
+            or names.worth_reading(key, self._wanted)
+            or "loss" in low
+            or low.endswith("norm")
+        )
 
 
-def _field(key: str, m: re.Match[str], group: str | int, printed: str | None = None) -> Field:
-    """The field whose value is one group of a match, and whose key is another where it was printed."""
-    digits = () if printed is None else tuple(m.start(printed) + i for i, c in enumerate(m[printed]) if "0" <= c <= "9")
-    return Field(key, m.start(group), pattern_of(m[group]), digits)
+def _numbers_without_key(line: str, bar: re.Match[str] | None, format: Format | None, fields: dict[str, Field]) -> tuple[int, int]:
+    """Rank, bar, and the place in the epoch; returns the part of the line that needs no further reading."""
+    if rank := _RANK.match(line):
+        fields[RANK] = _field(rank, next(i for i, g in enumerate(rank.groups(), 1) if g is not None))
+    elif label := _LABEL.match(line):
+        fields[LABEL] = _field(label, 1)
+    if bar:
+        fields[BAR], fields[BAR_TOTAL] = _field(bar, "bar"), _field(bar, "total")
+    place = format.extra.search(line) if format is not None and format.extra is not None else _POSITION.search(line)
+    if place is None:
+        return 0, 0
+    for group, value in place.groupdict().items():
+        if value is not None:
+            key = group.rstrip("23")
+            fields[TOTAL + "iter" if key == "total" else key] = _field(place, group)
+    return (place.start("iter3") if place.groupdict().get("iter3") else place.start()), place.end()
+
+
+def _field(m: re.Match[str], group: str | int, key: str | None = None) -> Field:
+    """The field whose number is one group of a match, and whose printed key is another."""
+    digits = () if key is None else tuple(m.start(key) + i for i, c in enumerate(m[key]) if "0" <= c <= "9")
+    return Field(m.start(group), pattern_of(m[group]), digits)

@@ -26,9 +26,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from gradclip_cli.readers.tfevents.words import Words
 
 Bytes = npt.NDArray[np.uint8]
 Crcs = npt.NDArray[np.uint32]
@@ -38,54 +41,48 @@ _POLYNOMIAL = np.uint32(0x82F63B78)
 _MASK_DELTA = np.uint32(0xA282EAD8)
 _ALL_ONES = np.uint32(0xFFFFFFFF)
 
+MAX_WIDTH = 512
+"""The widest row that `of_rows` takes; a power of two."""
+
 _PIECE = 64
 # A table for pairs of bytes has 256 KiB: worth building for so many rows.
 _MIN_FOR_PAIRS = 1024
 _MAX_PAIR_DISTANCE = 256
-_TWO_BYTES = np.dtype("<u2")
+_SINGLE, _PAIR = np.dtype("u1"), np.dtype("<u2")
 _PIECES_AT_ONCE = 4096
-
-
-def _first_table() -> Crcs:
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, (table >> 1) ^ _POLYNOMIAL, table >> 1).astype(np.uint32)
-    return table
 
 
 def _move(crcs: Crcs, operator: Crcs) -> Crcs:
     """Registers moved over as many zero bytes as the operator, shape (4, 256), stands for."""
-    moved = operator[0].take(crcs & 0xFF)
+    moved: Crcs = operator[0].take(crcs & 0xFF)
     moved ^= operator[1].take((crcs >> 8) & 0xFF)
     moved ^= operator[2].take((crcs >> 16) & 0xFF)
     moved ^= operator[3].take(crcs >> 24)
     return moved
 
 
-_first = _first_table()
-_tables: Crcs = _first.reshape(1, 256)
-
-
-def _table(size: int) -> Crcs:
-    """`table[d][b]` for all distances below `size` (or more), shape (>= size, 256). Grown on demand."""
-    global _tables
-    while len(_tables) < size:
-        known = len(_tables)
-        if known < 4:
-            last = _tables[-1]
-            more = (_first[last & 0xFF] ^ (last >> 8)).reshape(1, 256)
-        else:
-            # A register is like four bytes of message: the first of them has known - 1 bytes behind it, and so on.
-            more = _move(_tables, _tables[known - 1 : known - 5 if known > 4 else None : -1])
-        _tables = np.concatenate([_tables, more])
-    return _tables
+@lru_cache(maxsize=1)
+def _table() -> Crcs:
+    """`table[d][b]`, shape (MAX_WIDTH, 256)."""
+    table = np.empty((MAX_WIDTH, 256), np.uint32)
+    table[0] = np.arange(256)
+    for _ in range(8):
+        table[0] = np.where(table[0] & 1, (table[0] >> 1) ^ _POLYNOMIAL, table[0] >> 1)
+    for d in range(1, 4):
+        table[d] = table[0, table[d - 1] & 0xFF] ^ (table[d - 1] >> 8)
+    d = 4
+    while d < MAX_WIDTH:
+        # A register is like four bytes of message, the first of which has d - 1 bytes behind it in d zero bytes.
+        table[d : 2 * d] = _move(table[:d], table[d - 4 : d][::-1])
+        d *= 2
+    return table
 
 
 @lru_cache(maxsize=_MAX_PAIR_DISTANCE)
 def _pair_table(distance: int) -> Crcs:
     """As `_table`, for two bytes as one little-endian number, the second with `distance` bytes behind it; shape (65536,)."""
-    table = _table(distance + 2)
-    return (table[distance][:, None] ^ table[distance + 1]).ravel()
+    pairs: Crcs = _table()[distance][:, None] ^ _table()[distance + 1]
+    return pairs.ravel()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -93,38 +90,45 @@ class _Plan:
     """How to sum up a row of some width in which some columns vary.
 
     Attributes:
-        common: The columns that do not vary.
+        lookups: For one or two of the columns that vary: the column of the word they are in, the type that cuts the
+            word into such parts, which part, its table.
+        common: The other columns.
         tables: Their tables, one behind the other.
         offsets: Where in `tables` each one's begins.
-        start: What the starting value contributes.
-        singles, pairs: The varying columns, alone or with their right neighbour, and their tables.
+        start: What the starting value and the final complement contribute.
     """
 
+    lookups: list[tuple[int, np.dtype[Any], int, Crcs]]
     common: Places
     tables: Crcs
     offsets: Places
     start: np.uint32
-    singles: list[tuple[int, Crcs]]
-    pairs: list[tuple[int, Crcs]]
 
 
 @lru_cache(maxsize=256)
 def _plan(varying: bytes, in_pairs: bool) -> _Plan:
-    """The plan for the columns whose byte is not 0."""
+    """The plan for the columns whose byte is not 0; there are at least four columns."""
     width = len(varying)
-    table = _table(width)[:width][::-1]
-    is_common = np.frombuffer(varying, np.bool_) == 0
-    start = np.bitwise_xor.reduce(table[:4, 0xFF]) ^ _tail_of_start(np.array(width)) ^ _ALL_ONES
-    singles, pairs = [], []
-    columns = np.flatnonzero(~is_common).tolist()
-    while columns:
-        column = columns.pop()
-        if in_pairs and columns and columns[-1] == column - 1 and width - column <= _MAX_PAIR_DISTANCE:
-            pairs.append((columns.pop(), _pair_table(width - 1 - column)))
-        else:
-            singles.append((column, table[column]))
-    common = np.flatnonzero(is_common)
-    return _Plan(common, table[common].ravel(), 256 * np.arange(len(common)), start, singles, pairs)
+    table = _table()[:width][::-1]
+    looked_up = np.zeros(width, np.bool_)
+    lookups: list[tuple[int, np.dtype[Any], int, Crcs]] = []
+    for column in range(width):
+        if not varying[column] or looked_up[column]:
+            continue
+        word = min(column, width - 4)
+        for first in (word, word + 2):
+            both = slice(first, first + 2)
+            if in_pairs and any(varying[both]) and not looked_up[both].any() and width - first <= _MAX_PAIR_DISTANCE:
+                lookups.append((word, _PAIR, (first - word) // 2, _pair_table(width - 2 - first)))
+                looked_up[both] = True
+                continue
+            for single in (first, first + 1):
+                if varying[single] and not looked_up[single]:
+                    lookups.append((word, _SINGLE, single - word, table[single]))
+                    looked_up[single] = True
+    common = np.flatnonzero(~looked_up)
+    start = np.bitwise_xor.reduce(table[:4, 0xFF]) ^ _ALL_ONES
+    return _Plan(lookups, common, table[common].ravel(), 256 * np.arange(len(common)), start)
 
 
 def unmasked(stored: Crcs) -> Crcs:
@@ -143,25 +147,25 @@ def _masked(crcs: Crcs) -> Crcs:
 def of_lengths(lengths: npt.NDArray[np.integer]) -> Crcs:
     """The masked CRC-32C of record lengths, as a record header stores it behind the length (uint64, little endian)."""
     rows = lengths.astype("<u8").view(np.uint8).reshape(-1, 8)
-    return _masked(of_rows(rows, np.ones(8, bool))) if len(rows) else np.empty(0, np.uint32)
+    return _masked(of_rows(Words(rows), np.ones(8, np.uint8))) if len(rows) else np.empty(0, np.uint32)
 
 
-def of_rows(rows: Bytes, varying: Bytes) -> Crcs:
+def of_rows(words: Words, varying: Bytes) -> Crcs:
     """The CRC-32C of each row.
 
     Args:
-        rows: uint8, shape (n, width), n >= 1, contiguous within a row; meant for widths up to a few thousand
-            (1 KiB of table a column).
+        words: One row or more of 4 to MAX_WIDTH bytes. The fewer columns vary, the faster.
         varying: uint8, shape (width,): non-zero at least for every column whose bytes are not all equal.
     """
-    n = len(rows)
+    n = len(words.rows)
     plan = _plan((varying != 0).tobytes(), n >= _MIN_FOR_PAIRS)
-    common = plan.tables.take(plan.offsets + rows[0, plan.common])
+    common = plan.tables.take(plan.offsets + words.rows[0, plan.common])
     crcs = np.full(n, plan.start ^ np.bitwise_xor.reduce(common), np.uint32)
-    for column, table in plan.pairs:
-        crcs ^= table.take(rows[:, column : column + 2].view(_TWO_BYTES)[:, 0])
-    for column, table in plan.singles:
-        crcs ^= table.take(rows[:, column])
+    index, found = np.empty(n, np.intp), np.empty(n, np.uint32)
+    for column, dtype, part, table in plan.lookups:
+        index[:] = words[column].view(dtype)[part :: 4 // dtype.itemsize]
+        # No index is out of bounds; "wrap" spares the check, and with it a copy.
+        crcs ^= table.take(index, out=found, mode="wrap")
     return crcs
 
 
@@ -203,7 +207,7 @@ def _of_pieces(data: Bytes, starts: Places, begin: Places, lengths: Places) -> C
     head = np.where(place < 0, 0, rows[heads])
     head ^= np.where((place >= 0) & (place < np.minimum(lengths[heads, None], 4)), 0xFF, 0).astype(np.uint8)
     rows[heads] = head
-    table = _table(_PIECE)
+    table = _table()
     registers = np.zeros(len(rows), np.uint32)
     for column in range(_PIECE):
         registers ^= table[_PIECE - 1 - column].take(rows[:, column])
@@ -212,7 +216,7 @@ def _of_pieces(data: Bytes, starts: Places, begin: Places, lengths: Places) -> C
 
 def _move_over_pieces(registers: Crcs, behind: Places) -> None:
     """Move each register over the zeros that stand for the pieces behind it, in place: square and multiply."""
-    operator = _table(_PIECE)[_PIECE - 1 : _PIECE - 5 : -1]
+    operator = _table()[_PIECE - 4 : _PIECE][::-1]
     for bit in range(int(behind.max()).bit_length()):
         moving = np.flatnonzero(behind >> bit & 1)
         registers[moving] = _move(registers[moving], operator)

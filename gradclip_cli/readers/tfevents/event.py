@@ -30,6 +30,8 @@ _DTYPES = {
 # TensorProto's repeated fields: number -> size in bytes of one packed element, 0 for varints.
 _ELEMENTS = {5: 4, 6: 8, 7: 0, 10: 0, 11: 0, 13: 0, 16: 0, 17: 0}
 _TENSOR_CONTENT = 4
+# What else a Summary.Value may hold instead of a scalar: histograms of two kinds, an image, audio. The last one counts.
+_OTHER_VALUES = (3, 4, 5, 6)
 
 
 class MalformedEvent(ValueError):
@@ -104,8 +106,11 @@ class Layout:
 
     def fits(self, payload: bytes | memoryview) -> bool:
         """Whether another event, of the same length, has this layout."""
-        differing = int.from_bytes(payload) ^ int.from_bytes(self.payload)
-        return not differing & int.from_bytes(self.fixed_bits.tobytes())
+        return not (int.from_bytes(payload) ^ int.from_bytes(self.payload)) & self._fixed_number
+
+    @cached_property
+    def _fixed_number(self) -> int:
+        return int.from_bytes(self.fixed_bits.tobytes())
 
 
 def layout_of(payload: bytes | memoryview) -> Layout:
@@ -126,17 +131,16 @@ def layout_of(payload: bytes | memoryview) -> Layout:
 
 
 def plugin_of(metadata: bytes) -> str:
-    """The plugin named in a SummaryMetadata, "" where none is.
-
-    Raises:
-        MalformedEvent: Where the bytes are no such message.
-    """
+    """The plugin named in a SummaryMetadata; "" where none is, or the bytes are no such message."""
     message = Layout(metadata)
-    for number, kind, span in _fields(message, (0, len(metadata))):
-        if number == 1 and kind == _BYTES:
-            for inner, inner_kind, (start, stop) in _fields(message, span):
-                if inner == 1 and inner_kind == _BYTES:
-                    return metadata[start:stop].decode("utf-8", "backslashreplace")
+    try:
+        for number, kind, span in _fields(message, (0, len(metadata))):
+            if number == 1 and kind == _BYTES:
+                for inner, inner_kind, (start, stop) in _fields(message, span):
+                    if inner == 1 and inner_kind == _BYTES:
+                        return metadata[start:stop].decode("utf-8", "backslashreplace")
+    except MalformedEvent:
+        pass
     return ""
 
 
@@ -156,6 +160,8 @@ def _value(layout: Layout, span: Span) -> None:
             number, is_tensor = Number(inner, "f4", False), False
         elif field_number == 8 and kind == _BYTES:
             number, is_tensor = _tensor(layout, inner), True
+        elif field_number in _OTHER_VALUES:
+            number = None
     if number is not None:
         layout.scalars.append(Scalar(tag, metadata, number, is_tensor))
 
@@ -198,7 +204,7 @@ def _elements(layout: Layout, kind: int, span: Span, size: int) -> list[Number]:
         return [Number((at, at + size), f"f{size}", False) for at in range(start, min(stop, start + 2 * size), size)]
     if kind == _VARINT:
         return [Number(span, "", True)]
-    found = []
+    found: list[Number] = []
     while start < stop and len(found) < 2:
         _, end = _varint(layout.payload, start, stop)
         layout.fixed.append(((start, end), 0x80))

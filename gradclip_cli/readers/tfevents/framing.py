@@ -42,7 +42,7 @@ _MAX_PERIOD = 16
 _MAX_CYCLE_BYTES = 4096
 _FIRST_CYCLES = 1024
 _MIN_CYCLES = 64
-_CYCLES_BYTES = 1 << 20
+_CYCLES_BYTES = 1 << 21
 _STRIP_BYTES = 1 << 16
 
 _LANE_BYTES = 1 << 14
@@ -115,7 +115,8 @@ def varying_bits(rows: Bytes) -> Bytes:
         # The halves overlap by a row where the number is odd, which changes neither OR nor AND.
         half = (len(either) + 1) // 2
         either, both = either[:half] | either[-half:], both[:half] & both[-half:]
-    return (either ^ both)[0]
+    varying: Bytes = either[0] ^ both[0]
+    return varying
 
 
 class Framing:
@@ -195,25 +196,41 @@ class Framing:
         if not 0 < period <= _MAX_CYCLE_BYTES:
             return
         header, is_header = self._cycle_headers(sizes)
-        k = min(_FIRST_CYCLES, (self._size - at) // period)
-        growing = True
+        fewest = k = min(_FIRST_CYCLES, (self._size - at) // period)
         while k >= _MIN_CYCLES:
             rows = self._data[at : at + k * period].reshape(k, period)
             varying = varying_bits(rows)
-            if varying[is_header].any() or (rows[0, is_header] != header).any():
-                if k == _FIRST_CYCLES and growing:
+            lasts = not varying[is_header].any() and bool((rows[0, is_header] == header).all())
+            if not lasts:
+                k = self._num_right(rows, sizes)
+                if k < fewest:
                     return
-                k, growing = k // 2, False
-                continue
+                rows = rows[:k]
+                varying = varying_bits(rows)
             yield Cycles(at, rows, varying, sizes)
             at += k * period
             self._previous = (at - sizes[-1], sizes[-1])
-            k = min(2 * k if growing else k, max(_CYCLES_BYTES // period, _FIRST_CYCLES), (self._size - at) // period)
+            if not lasts:
+                return
+            fewest = _MIN_CYCLES
+            k = min(max(_CYCLES_BYTES // period, _FIRST_CYCLES), (self._size - at) // period)
+
+    def _num_right(self, rows: Bytes, sizes: tuple[int, ...]) -> int:
+        """How many cycles there are before the first with a wrong header."""
+        right = np.ones(len(rows), np.bool_)
+        lengths = np.array(sizes) - (HEADER + FOOTER)
+        first = 0
+        for size, length, crc in zip(sizes, lengths, self._expected_crcs(lengths), strict=True):
+            right &= rows[:, first : first + 8].view("<i8")[:, 0] == length
+            right &= rows[:, first + 8 : first + HEADER].view("<u4")[:, 0] == crc
+            first += size
+        return len(rows) if right.all() else int(right.argmin())
 
     def _cycle_headers(self, sizes: tuple[int, ...]) -> tuple[Bytes, npt.NDArray[np.bool_]]:
         """The header bytes of a cycle, and which of its columns they stand in."""
-        lengths = np.array(sizes) - HEADER - FOOTER
-        headers = b"".join(_HEADER.pack(length, crc) for length, crc in zip(lengths.tolist(), self._expected_crcs(lengths).tolist(), strict=True))
+        lengths = np.array(sizes) - (HEADER + FOOTER)
+        crcs = self._expected_crcs(lengths)
+        headers = b"".join(_HEADER.pack(*header) for header in zip(lengths.tolist(), crcs.tolist(), strict=True))
         is_header = np.concatenate([np.arange(size) < HEADER for size in sizes])
         return np.frombuffer(headers, np.uint8), is_header
 
@@ -326,6 +343,7 @@ class Framing:
         """A stretch of the file from `at` on, and where whole records begin in it."""
         places = np.arange(at, min(at + _SEARCH_BYTES, self._size))
         stop = int(places[-1]) + 1
+        self._search_budget -= len(places) // (HEADER + FOOTER)
         places = places[self._is_header(places)]
         payload = np.cumsum(self._lengths[places])
         num_checked = max(int(np.searchsorted(payload, _SEARCH_PAYLOAD)), 1)
@@ -341,4 +359,5 @@ class Framing:
         """Whether the payloads of records with valid headers match their checksums."""
         lengths = self._lengths[starts]
         stored = crc32c.unmasked(self._crcs[starts + HEADER + lengths])
-        return crc32c.of_spans(self._data, starts + HEADER, lengths) == stored
+        whole: npt.NDArray[np.bool_] = crc32c.of_spans(self._data, starts + HEADER, lengths) == stored
+        return whole

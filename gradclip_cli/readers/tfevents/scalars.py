@@ -12,6 +12,7 @@ from gradclip_cli.readers.log import Column
 from gradclip_cli.readers.tfevents import crc32c
 from gradclip_cli.readers.tfevents.event import Layout, MalformedEvent, Number, layout_of, plugin_of
 from gradclip_cli.readers.tfevents.framing import FOOTER, HEADER, Cycles, Records, varying_bits
+from gradclip_cli.readers.tfevents.words import Words
 
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
@@ -20,8 +21,10 @@ Values = npt.NDArray[np.float64]
 
 # Below this many records of one length numpy's cost per call outweighs the vectors.
 _MIN_ROWS = 8
-# Longer records are images and graphs, hardly two of one length; and a row needs 1 KiB of CRC table for each byte.
-_MAX_ROW_BYTES = 2048
+_MIN_ROW_BYTES = HEADER + 4 + FOOTER
+# Longer records are hardly ever of one length: graphs, images.
+_MAX_ROW_BYTES = (1 << 16) - 2
+_ROWS_BYTES = 1 << 22
 # Records of one length but of other fields or another width of the step are told apart so often; the rest is taken one by one.
 _MAX_LAYOUTS = 16
 
@@ -30,19 +33,20 @@ _SCALAR_PLUGINS = ("", "scalars")
 
 @dataclass(slots=True)
 class _Pieces:
-    """What was read of one tag, in no particular order."""
+    """What was read of one tag, in no particular order, in the types of the file: converting waits until all is put together."""
 
-    starts: list[Places] = field(default_factory=list)
-    steps: list[Places] = field(default_factory=list)
-    values: list[Values] = field(default_factory=list)
+    starts: list[Places | range] = field(default_factory=list)
+    steps: list[npt.NDArray[np.integer]] = field(default_factory=list)
+    values: list[npt.NDArray[np.generic]] = field(default_factory=list)
     has_tensors: bool = False
 
     def column(self) -> tuple[int, Column]:
         """Where the tag first appears, and all of it in the order of the file."""
         order = sorted(range(len(self.starts)), key=lambda i: int(self.starts[i][0]))
-        steps, values = np.concatenate([self.steps[i] for i in order]), np.concatenate([self.values[i] for i in order])
+        steps = np.concatenate([self.steps[i] for i in order], dtype=np.int64)
+        values = np.concatenate([self.values[i] for i in order], dtype=np.float64)
         if any(self.starts[i][-1] > self.starts[j][0] for i, j in pairwise(order)):
-            by_start = np.argsort(np.concatenate([self.starts[i] for i in order]), kind="stable")
+            by_start = np.argsort(np.concatenate([_places(self.starts[i]) for i in order]), kind="stable")
             steps, values = steps[by_start], values[by_start]
         return int(self.starts[order[0]][0]), Column(steps, values)
 
@@ -67,7 +71,8 @@ class Scalars:
 
     def columns(self) -> dict[str, Column]:
         """By tag, in order of first appearance; tags whose tensors belong to another plugin than TensorBoard's scalars are left out."""
-        found = {tag: pieces.column() for tag, pieces in self._pieces.items() if tag not in self.foreign()}
+        foreign = self.foreign()
+        found = {tag: pieces.column() for tag, pieces in self._pieces.items() if tag not in foreign}
         return {tag: column for tag, (_, column) in sorted(found.items(), key=lambda item: item[1][0])}
 
     def foreign(self) -> dict[str, str]:
@@ -83,7 +88,7 @@ class Scalars:
         first = 0
         for size in block.sizes:
             part = slice(first, first + size)
-            starts = np.arange(num_cycles) * period + (block.start + first)
+            starts = range(block.start + first, block.start + num_cycles * period, period)
             self._add_rows(block.rows[:, part], block.varying[part], starts)
             first += size
 
@@ -91,19 +96,24 @@ class Scalars:
         # A radix sort, as the key has 16 bits.
         key = np.minimum(records.sizes, _MAX_ROW_BYTES + 1).astype(np.uint16)
         order = np.argsort(key, kind="stable")
-        stops = np.cumsum(np.bincount(key))
+        counts = np.bincount(key)
         loose = []
         first = 0
-        for size in np.unique(key).tolist():
-            group = order[first : stops[size]]
-            first = stops[size]
-            if size <= _MAX_ROW_BYTES and len(group) >= _MIN_ROWS:
-                starts = records.starts[group]
-                windows = np.ndarray((len(self._data) - size + 1,), f"V{size}", self._data, strides=(1,))
+        for size in np.flatnonzero(counts).tolist():
+            group = order[first : first + counts[size]]
+            first += counts[size]
+            if (
+                len(group) < _MIN_ROWS
+                or not _MIN_ROW_BYTES <= size <= _MAX_ROW_BYTES
+                or not self._has_scalars(int(records.starts[group[0]]), size)
+            ):
+                loose.append(group)
+                continue
+            windows = np.ndarray((len(self._data) - size + 1,), f"V{size}", self._data, strides=(1,))
+            for part in np.array_split(group, -(-len(group) * size // _ROWS_BYTES)):
+                starts = records.starts[part]
                 rows = windows[starts].view(np.uint8).reshape(-1, size)
                 self._add_rows(rows, varying_bits(rows), starts)
-            else:
-                loose.append(group)
         if loose:
             group = np.concatenate(loose)
             self._add_loose(records.starts[group], records.sizes[group])
@@ -118,37 +128,49 @@ class Scalars:
 
     def _add_one(self, payload: Bytes, start: int) -> None:
         try:
-            layout = layout_of(payload.data)
+            layout = self._layout_of(payload.tobytes()) if len(payload) <= crc32c.MAX_WIDTH else layout_of(payload.data)
         except MalformedEvent:
             self.malformed.append(start)
             return
-        self._take(payload[None], np.zeros(len(payload), np.uint8), np.array([start]), layout)
+        self._take(Words(payload[None]), np.zeros(len(payload), np.uint8), np.array([start]), layout)
 
-    def _add_rows(self, rows: Bytes, varying: Bytes, starts: Places) -> None:
+    def _has_scalars(self, start: int, size: int) -> bool:
+        """Whether a record looks like one with scalars, so that others of its length probably are."""
+        try:
+            return bool(self._layout_of(self._data[start + HEADER : start + size - FOOTER].tobytes()).scalars)
+        except MalformedEvent:
+            return False
+
+    def _add_rows(self, rows: Bytes, varying: Bytes, starts: Places | range) -> None:
         """Whole records of one length, a row each."""
-        payloads, varying = rows[:, HEADER:-FOOTER], varying[HEADER:-FOOTER]
-        stored = rows[:, -FOOTER:].view("<u4")[:, 0]
-        whole = crc32c.of_rows(payloads, varying) == crc32c.unmasked(stored)
+        payloads, varying = Words(rows[:, HEADER:-FOOTER]), varying[HEADER:-FOOTER]
+        if len(varying) <= crc32c.MAX_WIDTH:
+            crcs = crc32c.of_rows(payloads, varying)
+        else:
+            crcs = crc32c.of_spans(self._data, _places(starts) + HEADER, np.full(len(starts), len(varying)))
+        whole = crcs == crc32c.unmasked(rows[:, -FOOTER:].view("<u4")[:, 0])
         if not whole.all():
+            starts = _places(starts)
             self.broken += starts[~whole].tolist()
-            payloads, starts = payloads[whole], starts[whole]
+            payloads, starts = Words(payloads.rows[whole]), starts[whole]
         for _ in range(_MAX_LAYOUTS):
             if not len(starts):
                 return
             try:
-                layout = self._layout_of(payloads[0].tobytes())
+                layout = self._layout_of(payloads.rows[0].tobytes())
             except MalformedEvent:
                 self.malformed.append(int(starts[0]))
-                payloads, starts = payloads[1:], starts[1:]
+                payloads, starts = Words(payloads.rows[1:]), starts[1:]
                 continue
-            alike = _alike(payloads, varying, layout)
+            alike = _alike(payloads.rows, varying, layout)
             if alike is None:
                 self._take(payloads, varying, starts, layout)
                 return
-            self._take(payloads[alike], varying, starts[alike], layout)
-            payloads, starts = payloads[~alike], starts[~alike]
-        for payload, start in zip(payloads, starts.tolist(), strict=True):
-            self._add_one(np.ascontiguousarray(payload), start)
+            starts = _places(starts)
+            self._take(Words(payloads.rows[alike]), varying, starts[alike], layout)
+            payloads, starts = Words(payloads.rows[~alike]), starts[~alike]
+        for payload, start in zip(payloads.rows, starts, strict=True):
+            self._add_one(np.ascontiguousarray(payload), int(start))
 
     def _layout_of(self, payload: bytes) -> Layout:
         """The layout of an event, looked up where one of the same length was parsed last."""
@@ -157,78 +179,87 @@ class Scalars:
             known = self._layouts[len(payload)] = layout_of(payload)
         return known
 
-    def _take(self, payloads: Bytes, varying: Bytes, starts: Places, layout: Layout) -> None:
+    def _take(self, payloads: Words, varying: Bytes, starts: Places | range, layout: Layout) -> None:
         """Events of one layout, a row each."""
         self.num_events += len(starts)
         if not layout.scalars:
             return
-        steps = _integers(payloads, varying, layout.step).astype(np.int64)
+        steps = _integers(payloads, varying, layout.step)
         values = [_numbers(payloads, varying, scalar.number) for scalar in layout.scalars]
-        for group in _by_name(payloads, varying & layout.naming):
-            event = payloads[group][0].tobytes()
+        order, bounds = _by_name(payloads.rows, varying & layout.naming)
+        if order is not None:
+            starts, steps = _places(starts)[order], steps[order]
+            values = [numbers[order] for numbers in values]
+        for first, stop in pairwise(bounds):
+            event = payloads.rows[first if order is None else order[first]].tobytes()
             for scalar, numbers in zip(layout.scalars, values, strict=True):
                 tag = event[slice(*scalar.tag)].decode("utf-8", "backslashreplace")
-                pieces = self._pieces.setdefault(tag, _Pieces())
-                pieces.starts.append(starts[group])
-                pieces.steps.append(steps[group])
-                pieces.values.append(numbers[group])
+                pieces = self._pieces.get(tag)
+                if pieces is None:
+                    pieces = self._pieces[tag] = _Pieces()
+                pieces.starts.append(starts[first:stop])
+                pieces.steps.append(steps[first:stop])
+                pieces.values.append(numbers[first:stop])
                 pieces.has_tensors |= scalar.is_tensor
-                if plugin := plugin_of(event[slice(*scalar.metadata)]):
+                if scalar.metadata[1] and (plugin := plugin_of(event[slice(*scalar.metadata)])):
                     self._plugins.setdefault(tag, plugin)
 
 
 def _alike(payloads: Bytes, varying: Bytes, layout: Layout) -> Flags | None:
     """Which rows have the layout of the first; None where all have."""
-    differing = np.flatnonzero(varying & layout.fixed_bits)
-    if not len(differing):
+    differing = varying & layout.fixed_bits
+    if not differing.any():
         return None
     alike = np.ones(len(payloads), np.bool_)
-    for column in differing.tolist():
+    for column in np.flatnonzero(differing).tolist():
         alike &= (payloads[:, column] ^ payloads[0, column]) & layout.fixed_bits[column] == 0
     return None if alike.all() else alike
 
 
-def _by_name(payloads: Bytes, naming: Bytes) -> list[Places | slice]:
-    """Groups of rows that agree in all `naming` columns, each group in the order of the rows."""
-    columns = np.flatnonzero(naming).tolist()
-    if not columns:
-        return [slice(None)]
-    # The bytes of the names, packed into numbers; renumbered whenever another byte would not fit.
-    key, num_keys = np.zeros(len(payloads), np.int64), 1
-    for column in columns:
-        if num_keys >= 1 << 55:
-            key, num_keys = np.unique(key, return_inverse=True)[1], len(payloads)
-        key, num_keys = key << 8 | payloads[:, column], num_keys << 8
-    order = np.argsort(key, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
+def _by_name(payloads: Bytes, naming: Bytes) -> tuple[Places | None, list[int]]:
+    """An order in which rows that agree in all `naming` columns are together and else stay as they are (None: as
+    they are), and where each group begins in it, with the end behind the last."""
+    if not naming.any():
+        return None, [0, len(payloads)]
+    names = payloads[:, naming != 0]
+    order = np.lexsort(names.T)
+    names = names[order]
+    changes = np.flatnonzero((names[1:] != names[:-1]).any(axis=1)) + 1
+    return order, [0, *changes.tolist(), len(order)]
 
 
-def _integers(payloads: Bytes, varying: Bytes, number: Number) -> npt.NDArray[np.unsignedinteger]:
-    """Varints: seven bits in each byte, the lowest first."""
-    columns = range(*number.span)
-    dtype = np.dtype(np.uint32 if len(columns) <= 4 else np.uint64)
-    constant = 0
-    parts = []
-    for shift, column in zip(range(0, 70, 7), columns, strict=False):
-        if varying[column]:
-            bits = payloads[:, column].astype(dtype)
-            bits &= 0x7F
-            bits <<= shift
-            parts.append(bits)
+def _integers(payloads: Words, varying: Bytes, number: Number) -> npt.NDArray[np.integer]:
+    """Varints: seven bits in each byte, the lowest first. uint32 where that is enough, else int64."""
+    start, stop = number.span
+    if stop - start > 4 or start + 4 > payloads.rows.shape[1]:
+        return _long_integers(payloads.rows[:, start:stop])
+    total = np.zeros(len(payloads.rows), np.uint32)
+    for i in range(stop - start):
+        if varying[start + i]:
+            total |= (payloads[start] >> i) & (0x7F << 7 * i)
         else:
-            constant |= (int(payloads[0, column]) & 0x7F) << shift
-    total = np.full(len(payloads), constant & (1 << 8 * dtype.itemsize) - 1, dtype)
-    for bits in parts:
-        total |= bits
+            total |= (int(payloads.rows[0, start + i]) & 0x7F) << 7 * i
     return total
 
 
-def _numbers(payloads: Bytes, varying: Bytes, number: Number) -> Values:
-    """The numbers as float64."""
-    bits = _integers(payloads, varying, number) if number.varint else payloads[:, slice(*number.span)]
+def _long_integers(digits: Bytes) -> npt.NDArray[np.int64]:
+    total = np.zeros(len(digits), np.uint64)
+    for i, digit in enumerate(digits.T):
+        total |= (digit.astype(np.uint64) & 0x7F) << 7 * i
+    return total.view(np.int64)
+
+
+def _numbers(payloads: Words, varying: Bytes, number: Number) -> npt.NDArray[np.generic]:
+    """The numbers in their own type (bfloat16 as float32)."""
+    if number.dtype == "f4" and not number.varint:
+        return payloads[number.span[0]].view("<f4")
+    bits = _integers(payloads, varying, number) if number.varint else payloads.rows[:, slice(*number.span)]
     if number.dtype == "bfloat16":
         halves = bits.astype(np.uint16) if number.varint else bits.view("<u2")[:, 0]
-        return (halves.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        return (halves.astype(np.uint32) << 16).view(np.float32)
     dtype = np.dtype(number.dtype)
-    numbers = bits.astype(f"u{dtype.itemsize}").view(dtype) if number.varint else bits.view(dtype)[:, 0]
-    return numbers.astype(np.float64)
+    return bits.astype(f"u{dtype.itemsize}").view(dtype) if number.varint else bits.view(dtype)[:, 0].copy()
+
+
+def _places(starts: Places | range) -> Places:
+    return np.arange(starts.start, starts.stop, starts.step) if isinstance(starts, range) else starts

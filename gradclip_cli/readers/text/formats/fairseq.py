@@ -11,7 +11,7 @@ FORMATS = (
         summary="fairseq: `| epoch 027 | loss 6.3 | ... | num_updates 10198 | gnorm 0.39 |`, or JSON after `[train_inner][INFO] -`",
         line=pattern(r"\b(?:train_|valid_)?num_updates(?:=| |\": \")\d"),
         # The summary of an epoch repeats the keys of its lines.
-        not_training=pattern(r"\| (?:train|valid|test) \| epoch \d|\[(?:train|valid|test)\]\[INFO\]|\bvalid on '"),
+        not_training=pattern(r"\| train \| epoch \d|\[train\]\[INFO\]"),
         step=("num_updates",),
         roles={LOSS: "loss", GRAD_NORM: "gnorm", LR: "lr"},
         norm_stage=NormStage.PRE_CLIP,

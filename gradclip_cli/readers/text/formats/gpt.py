@@ -11,7 +11,7 @@ FORMATS = (
     Format(
         name="nanogpt",
         summary="nanoGPT: `iter 10: loss 2.3, time 21.1ms, mfu 30.0%`",
-        line=pattern(r"^\s*+iter \d++: loss \S++, time |^\s*+step \d++: train loss \S++, val loss "),
+        line=pattern(r"^\s*+iter \d++: loss [^\s,]++, time |^\s*+step \d++: train loss [^\s,]++, val loss "),
         step=("iter", "step"),
         roles={LOSS: "loss"},
         sampling={LOSS: Sampling.INSTANT},
@@ -54,7 +54,6 @@ FORMATS = (
         name="transformer-xl",
         summary="Transformer-XL: `| epoch 1 step 200 | 200 batches | lr 0.00025 | ms/batch 400 | loss 6.9 | ppl 1060.2`",
         line=pattern(r"\| epoch\s++\d++ step\s++\d++ \|\s++\d++ batches \| lr "),
-        not_training=pattern(r"\| Eval\s++\d|\| End of training"),
         step=("step",),
         roles={LOSS: "loss", LR: "lr"},
         sampling={LOSS: Sampling.WINDOW_MEAN},

@@ -10,7 +10,7 @@ FORMATS = (
         name="huggingface-console",
         summary="the Trainer's printed dicts: `{'loss': 2.3, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.1}`",
         line=pattern(r"^(?=.*'epoch': '?\d).*?'(?:(?:train_|eval_)?loss|grad_norm)': '?[-+\dnNiI]"),
-        not_training=pattern(r"'(?:train|eval)_runtime': |'eval_loss': "),
+        not_training=pattern(r"'train_runtime': "),
         step=("global_step/max_steps", "step", "global_step"),
         keys=("global_step/max_steps",),
         roles={LOSS: "loss", GRAD_NORM: "grad_norm", LR: "learning_rate"},

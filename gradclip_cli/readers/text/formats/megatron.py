@@ -8,9 +8,8 @@ from gradclip_cli.readers.text.format import Format, pattern
 FORMATS = (
     Format(
         name="megatron",
-        summary="Megatron-LM, Megatron-DeepSpeed, GPT-NeoX: ` iteration 3/ 1000 | ... | lm loss: 2.3E+00 | grad norm: 0.5 |`",
-        line=pattern(r"\biteration\s++\d++/\s*+\d++ \|"),
-        not_training=pattern(r"^\s*+validation loss at "),
+        summary="Megatron-LM, Megatron-DeepSpeed, GPT-NeoX: ` iteration 3/ 1000 | elapsed ... | lm loss: 2.3E+00 | grad norm: 0.5 |`",
+        line=pattern(r"\biteration\s++\d++/\s*+\d++ \| (?:consumed|elapsed) "),
         step=("iteration",),
         keys=("number of skipped iterations",),
         skipped="number of skipped iterations",

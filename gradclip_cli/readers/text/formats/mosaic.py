@@ -20,6 +20,7 @@ FORMATS = (
         name="composer",
         summary="Composer: `[batch=10/1000]:`, then ` Train loss/train/total: 2.3`",
         line=pattern(r"^\s++Train \w++/[\w/]{1,80}: "),
+        roles={LOSS: "Train loss/train/total", GRAD_NORM: "Train l2_norm/grad/global"},
         norm_stage=NormStage.POST_CLIP,
         stage_reason="Composer's OptimizerMonitor computes the norm at the end of the batch, after clipping",
         sampling=_EACH_STEP,

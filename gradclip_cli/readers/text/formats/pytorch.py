@@ -48,7 +48,8 @@ FORMATS = (
     Format(
         name="keras",
         summary="Keras: `100/100 [=====] - 3s 26ms/step - loss: 0.7`, one value an epoch",
-        line=pattern(r"^\s*+\d++/\d++ .{1,400}?(?: - |s/step|s/sample).{0,60}? - .{0,200}?loss: |^\s*+\d++/\d++ \[[=>.]{5,}+\]"),
+        # The bar is made of `=` or, in newer versions, of a box-drawing line.
+        line=pattern(r"^\s*+\d++/\d++ (?:\[[=>.]{5,}+\]|\xe2\x94\x81|- \d++m?s).{0,400}? - (?:\w++: \S++ - )*+loss: "),
         running_mean=True,
         sampling={LOSS: Sampling.WINDOW_MEAN},
     ),

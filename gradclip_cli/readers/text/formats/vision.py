@@ -19,7 +19,10 @@ FORMATS = (
     Format(
         name="openmmlab",
         summary="mmdet, mmseg, mmengine: `Epoch(train) [1][ 50/7330]  lr: 1e-05  ...  loss: 2.3  grad_norm: 0.5`",
-        line=pattern(r"\b(?:Epoch(?:\((?:train|val)\))?\s++\[\d++\]|Iter(?:\(train\))?\s*+)\[\s*+\d++/\d++\].{0,400}?\b(?:eta|time|data_time|memory): "),
+        line=pattern(
+            r"\b(?:Epoch(?:\((?:train|val)\))?\s++\[\d++\]|Iter(?:\(train\))?\s*+)\[\s*+\d++/\d++\]"
+            r".{0,400}?\b(?:eta|time|data_time|memory): "
+        ),
         keys=("Iter(train)", "Iter"),
         step=("Iter(train)", "Iter", "iter"),
         roles={LOSS: "loss", GRAD_NORM: "grad_norm"},

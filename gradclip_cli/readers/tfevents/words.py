@@ -1,0 +1,29 @@
+"""Neighbouring bytes of many records, copied out of the file once for all that need them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+_WORD = np.dtype("<u4")
+
+
+class Words:
+    """The columns of a matrix of bytes, four at a time.
+
+    Walking over the file once for a column is what reading costs; checksums, steps and values share the result.
+
+    Attributes:
+        rows: uint8, shape (n, width), contiguous within a row.
+    """
+
+    def __init__(self, rows: npt.NDArray[np.uint8]) -> None:
+        self.rows = rows
+        self._words: dict[int, npt.NDArray[np.uint32]] = {}
+
+    def __getitem__(self, column: int) -> npt.NDArray[np.uint32]:
+        """Columns `column` to `column + 3` as little-endian numbers, shape (n,), not to be written to."""
+        word = self._words.get(column)
+        if word is None:
+            word = self._words[column] = self.rows[:, column : column + 4].view(_WORD)[:, 0].copy()
+        return word
