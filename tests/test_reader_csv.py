@@ -267,6 +267,7 @@ def test_rows_of_an_evaluation_are_left_out(tmp_path: Path) -> None:
         "1,2.5,3\n2,2.25,4\n",
         "import os, sys\nimport torch, numpy\n\nx = 1, 2\n",
         "| step | loss |\n| 1 | 2.5 |\n| 2 | 2.25 |\n",
+        ', "loss": 2.5, "step": 70}, {"step": 71, "loss": 2.25, "lr": 0.1}',
         "iter,\nnothing here\nand more text\n",
     ],
 )
@@ -309,7 +310,9 @@ def test_both_ways_of_reading_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     small = read(tmp_path, content)
     assert len(small.columns["loss"].at) >= (1997 if kind != "evaluations" else 800)
     monkeypatch.setattr(frame, "LARGE_BYTES", 0)
-    assert same(read(tmp_path, content), small)
+    for piece in (len(content) - 5, 1 << 13, 1 << 30):
+        monkeypatch.setattr(frame, "PIECE_BYTES", piece)
+        assert same(read(tmp_path, content), small)
 
 
 @pytest.mark.parametrize("kind", ["plain", "crlf", "tabs", "quoted", "no last line end", "cut last line", "decimal comma", "evaluations"])

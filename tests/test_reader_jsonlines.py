@@ -298,7 +298,7 @@ def test_both_ways_of_reading_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     small = read(tmp_path, content)
     assert max(len(c.at) for c in small.columns.values()) >= 1999
     monkeypatch.setattr(frame, "LARGE_BYTES", 0)
-    for piece in (1 << 12, 1 << 16, 1 << 30):
+    for piece in (1 << 13, 1 << 17, 1 << 30):
         monkeypatch.setattr(frame, "PIECE_BYTES", piece)
         assert same(read(tmp_path, content), small)
 

@@ -55,7 +55,9 @@ VERSION = record(Event(wall_time=1.7e9, file_version="brain.Event:2").SerializeT
 def rhythm(num_steps: int, tags: Sequence[str] = TAGS, start: int = 0) -> list[bytes]:
     """What a training loop writes: the same tags in every step."""
     rng = random.Random(1)
-    return [VERSION] + [event(s, simple(t, rng.gauss(0, 1)), clock=s + i / 9) for s in range(start, start + num_steps) for i, t in enumerate(tags)]
+    return [VERSION] + [
+        event(s, simple(t, rng.gauss(0, 1)), clock=s + i / 9) for s in range(start, start + num_steps) for i, t in enumerate(tags)
+    ]
 
 
 def irregular(num_steps: int) -> list[bytes]:
@@ -277,7 +279,9 @@ def test_bit_flips_in_large_files(make: Callable[[], list[bytes]], tmp_path: Pat
         assert log.damage
 
 
-@pytest.mark.parametrize("pick", [[100, 102], [100, 101, 102, 103], list(range(64, 128)), list(range(2000))], ids=["two", "four", "block", "all"])
+@pytest.mark.parametrize(
+    "pick", [[100, 102], [100, 101, 102, 103], list(range(64, 128)), list(range(2000))], ids=["two", "four", "block", "all"]
+)
 def test_equal_damage_in_many_records_does_not_cancel(pick: list[int], tmp_path: Path) -> None:
     records = rhythm(2000, ("loss", "lr"))
     begins = offsets(records)
@@ -425,7 +429,11 @@ def test_no_scalars_is_no_error(tmp_path: Path) -> None:
     assert log.notes == ("none of the 1 events holds a scalar",)
 
 
-@pytest.mark.parametrize("data", [b"\x00", bytes(5000), b"version https://git-lfs.github.com/spec/v1\n", rhythm(2)[0][:20]], ids=["byte", "zeros", "pointer", "cut"])
+@pytest.mark.parametrize(
+    "data",
+    [b"\x00", bytes(5000), b"version https://git-lfs.github.com/spec/v1\n", rhythm(2)[0][:20]],
+    ids=["byte", "zeros", "pointer", "cut"],
+)
 def test_nothing_readable_is_an_error(data: bytes, tmp_path: Path) -> None:
     with pytest.raises(GradclipError, match=f"{NAME}: no whole record in {len(data)} bytes") as caught:
         read(tmp_path, data)

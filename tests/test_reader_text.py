@@ -58,7 +58,7 @@ def check_plain(log: Log) -> None:
         PLAIN.encode("utf-16-le"),
         gzip.compress(PLAIN.encode()),
         PLAIN.encode() + b"\0" * 300,
-        b"\xff\xfe\xfdgarbage \x80\n" + PLAIN.encode(),
+        b"\xfd\x80garbage \x80\n" + PLAIN.encode(),
         PLAIN.replace("step", "2024-05-06 07:08:09,123 - INFO - root - step"),
         PLAIN.replace("step", "INFO:root:step"),
         PLAIN.replace("step", "[rank0]: step"),
@@ -163,7 +163,7 @@ def test_what_is_no_series(text: str, tmp_path: Path) -> None:
 
 
 def test_code_and_configuration_before_the_log(tmp_path: Path) -> None:
-    code = "".join(f"def f_{i}(loss=0.0, lr=0.1):  # step {i}\n    loss = 0.0\n" for i in range(3000))
+    code = "".join(f"def f_{i}(loss=0.0, lr=0.1):  # note\n    loss = 0.0\n" for i in range(3000))
     assert len(code) > 65536
     config = "lr: 0.5\nloss_weight: 1.0\nsteps: 8\nmax_grad_norm: 1.0\n{'loss': 'mse', 'lr': 0.5, 'grad_norm': 1.0}\n"
     log = log_of(tmp_path, code + config + PLAIN)
@@ -208,7 +208,7 @@ def test_a_key_that_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_step_from_a_line_above(tmp_path: Path) -> None:
-    run = run_of(tmp_path, "".join(f"Step {10 * i}\n  loss: {a}\n  grad_norm: 0.5\n" for i, a in zip(STEPS, LOSSES, strict=True)))
+    run = run_of(tmp_path, "".join(f"Step {10 * i}\n  loss: {a}\n  grad_norm: {a}\n" for i, a in zip(STEPS, LOSSES, strict=True)))
     assert run.series[LOSS].steps.tolist() == [10 * i for i in STEPS]
     assert run.series[GRAD_NORM].steps.tolist() == [10 * i for i in STEPS]
 
@@ -281,7 +281,7 @@ def test_a_text_cut_anywhere_yields_right_values_only(cut: int, tmp_path_factory
 
 
 @given(
-    st.lists(
+    parts=st.lists(
         st.tuples(
             st.sampled_from(["loss ", "loss=", "1 ", "9" * 30, "\x1b[", "\r", "|", "'a': ", "nan", "[1/2]", "\0", "é", "\n"]),
             st.integers(1, 400),

@@ -232,6 +232,16 @@ def test_random_damage(tmp_path: Path) -> None:
         assert all(v == 2.5 - steps[at] / 1000 for at, v in cells(log)["loss"])
 
 
+def test_records_that_end_anywhere(tmp_path: Path) -> None:
+    whole = history(1, 0, loss=2.5, grad_norm=0.5)
+    for end in range(len(whole)):
+        # The cut item keeps a length that fits, so that what is wrong lies inside.
+        cut = field(1, 1) + field(2, field(1, item("loss", 2.25)) + field(1, whole[6:end]))
+        log = read(tmp_path, framed([history(1, 0, loss=2.5), cut]))
+        assert values(log, "loss")[0] == 2.5
+        assert len(log.damage) <= 1
+
+
 def test_ten_thousand_steps_in_a_moment(tmp_path: Path) -> None:
     data = framed(history(i, i, loss=2.5, grad_norm=0.5, lr=0.1) for i in range(10_000))
     start = time.perf_counter()

@@ -35,7 +35,7 @@ def lr_raised(lr: Values) -> Mask:
     """Rows where the learning rate is 1.5 times what it was at some row of the last 50."""
     if not len(lr):
         return np.zeros(0, np.bool_)
-    return np.asarray((lr > 0) & (lr >= LR_RATIO * bn.move_min(lr, min(LR_ROWS, len(lr)), min_count=1)))
+    return np.asarray((lr > 0) & (lr / LR_RATIO >= bn.move_min(lr, min(LR_ROWS, len(lr)), min_count=1)))
 
 
 def leads(explosions: Index, norm_steps: Steps, spikes: Index, loss_steps: Steps) -> list[int | None]:

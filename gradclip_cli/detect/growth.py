@@ -18,9 +18,10 @@ SHARE = 0.2
 BEFORE_BLOCKS = 50
 LEAP_SHARE = 0.6
 """No two neighbouring blocks may make up more than that of the (log) rise: a step is not growth."""
-UP_SHARE = 0.75
-"""Of the blocks must lie above the one before."""
+CORRELATION = 0.9
+"""Of level and time over the rise."""
 LR_RATIO = 1.5
+"""The learning rate must not have changed by more meanwhile: the norm follows it."""
 Z = 4.0
 """The rise must be so many times the spread within a block."""
 
@@ -32,7 +33,7 @@ def find(x: Values, calm: Mask, level: Values, ends: Index, lr: Values) -> list[
         calm: Rows outside explosions.
         level: Usual log norm before each row.
         ends: Rows where something broke, and the end of the log (the number of rows), in order.
-        lr: Learning rate at each row, 0 where unknown: the norm follows it, so a rise during which it moved is none.
+        lr: Learning rate at each row, 0 where unknown.
 
     Returns:
         First row, last row and factor of each.
@@ -50,20 +51,20 @@ def find(x: Values, calm: Mask, level: Values, ends: Index, lr: Values) -> list[
             continue
         count = min(BEFORE_BLOCKS + most, int(stop) // BLOCK)
         block = x[rows[stop - count * BLOCK : stop]].reshape(count, BLOCK)
-        level = np.median(block, axis=1)
-        begin = count - 1 - most + int(level[count - 1 - most : count - LEAST_BLOCKS].argmin())
-        rise = level[-1] - level[begin]
-        steps = np.diff(level[begin:])
-        spread = 1.4826 * float(np.median(np.abs(block - level[:, None])))
+        median = np.median(block, axis=1)
+        begin = count - 1 - most + int(median[count - 1 - most : count - LEAST_BLOCKS].argmin())
+        rise = median[-1] - median[begin]
+        steps = np.diff(median[begin:])
+        spread = 1.4826 * float(np.median(np.abs(block - median[:, None])))
         if (
             rise < max(np.log(FACTOR), Z * spread)
-            or level[-1] - level[:begin].max(initial=-np.inf) < np.log(RECORD)
+            or median[-1] - median[:begin].max(initial=-np.inf) < np.log(RECORD)
             or steps.max() > LEAP_SHARE * rise
-            or (steps > 0).mean() < UP_SHARE
+            or np.corrcoef(np.arange(len(steps) + 1), median[begin:])[0, 1] < CORRELATION
         ):
             continue
         first, last = int(rows[stop - (count - begin) * BLOCK]), int(rows[stop - 1])
         rates = lr[max(first - BLOCK * LEAST_BLOCKS, 0) : last + 1]
-        if rates.max() <= LR_RATIO * rates.min() and not (out and first <= out[-1][1]):
+        if rates.max() / LR_RATIO <= rates.min() and not (out and first <= out[-1][1]):
             out.append((first, last, float(np.exp(min(rise, LARGEST_LOG)))))
     return out

@@ -1,4 +1,4 @@
-"""What is ordinary for these data: the reach of heavy-tailed noise, and hard batches that come round regularly."""
+"""What is ordinary for these data: the reach of heavy-tailed noise, and leaps that come round regularly or very often."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ TAIL_AHEAD = 100.0
 CHUNK = 1024
 """Events worked on at once: bounds the memory."""
 
+ROUNDS = 20
+"""What turns out to be ordinary is noise that others must stand out of: asked again so many times at most."""
+
 REGULAR_EVENTS = 4
 REGULAR_SLACK = 2
 """Rows by which the spacing may vary."""
 REGULAR_SKIPS = 3
 """Up to two of the series may have stayed below the alarm in between."""
-REGULAR_LIKE = 2.0
-"""Heights within this factor of their median are alike."""
+LIKE = 2.0
+"""Heights within this factor of each other are alike."""
+
+FREQUENT_EVENTS = 10
+"""So many alike within 200 rows on either side: the data are of two kinds (tasks, lengths), the loss leaps between them."""
 
 
 def reach(residual: Values, first: Index, last: Index, rank: int) -> tuple[Values, Values]:
@@ -81,7 +87,18 @@ def regular(row: Index, height: Values) -> Index:
         if len(group) < REGULAR_EVENTS:
             continue
         usual = float(np.median(height[group]))
-        alike_in_height = group[(height[group] <= REGULAR_LIKE * usual) & (height[group] >= usual / REGULAR_LIKE)]
+        alike_in_height = group[(height[group] <= LIKE * usual) & (height[group] >= usual / LIKE)]
         if len(alike_in_height) >= REGULAR_EVENTS:
             out.append(alike_in_height)
     return np.concatenate(out) if out else none
+
+
+def frequent(row: Index, height: Values) -> Index:
+    """Positions of the events that come so often, with like heights, that they are the way of these data."""
+    low, high = np.searchsorted(row, row - NEAR_ROWS), np.searchsorted(row, row + NEAR_ROWS, "right")
+    out = []
+    for i in np.flatnonzero(high - low >= FREQUENT_EVENTS):
+        near = height[low[i] : high[i]]
+        if ((near <= LIKE * height[i]) & (near >= height[i] / LIKE)).sum() >= FREQUENT_EVENTS:
+            out.append(i)
+    return np.array(out, np.intp)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradclip_cli.detect import creep, early, ordinary, recovery
-from gradclip_cli.detect.baseline import START_ROWS, Index, Mask, Usual, highest, moving_max, outside, stretches, usual, usual_without
+from gradclip_cli.detect import creep, early, ordinary, outcome, recovery
+from gradclip_cli.detect.baseline import Index, Mask, Usual, highest, moving_max, outside, stretches, usual, usual_without
 from gradclip_cli.detect.event import Event
-from gradclip_cli.detect.rises import RISE, Rise, alarms, rises
+from gradclip_cli.detect.rises import Rise, alarms, rises
 from gradclip_cli.model import Values
 
-GAP = 3
-"""Alarms up to three rows apart are one event."""
+GAP = 4
+"""Alarms up to so many rows apart are one event."""
 ONSET_ROWS = 32
 """An event begins where the rise began, at most so many rows before the first alarm."""
 HIGHEST_OF = 8
@@ -21,21 +21,15 @@ HIGHEST_OF = 8
 MAX_MASKED, MAX_MASKED_BACK = 16, 100
 """Rows of an event that stay out of the baseline: more where the loss came back; where it did not, the new level is the usual one."""
 SHORT = 3
-"""Fewer rows may be an outlier of the noise; they must stand out of it by this margin (more in heavier tails):"""
+"""An event of fewer alarmed rows may be an outlier of the noise ..."""
 MARGIN, MARGIN_MOST = 1.75, 3.0
+"""... and must be so many times as high as the largest residual nearby: the more, the heavier the tail of the residuals."""
 OWN_AFTER, OWN_HEIGHT = 100, 0.5
 """Within an open event a later rise is one of its own after so many rows and if it is half as high."""
 AGAIN_WITHIN, AGAIN_BELOW = 0.5, 0.5
 """An event that restarts within half its length, less than half as high, is the same."""
-SEE_ROWS, SEE_ROWS_LEAST, SEE_SHARE = 30, 12, 0.2
-"""Rows needed to say that the loss does not come back; in short logs a fifth of them."""
-BEYOND = 10.0
-"""Times all that was ever seen: at the end of a log that needs no more rows."""
-FATAL_EXCESS, FATAL_LOST = 0.10, 0.60
-"""A run diverged that ends 10 % above what was expected, or that lost 60 % of its progress."""
 EARLY_RATIO, EARLY_BACK_RATIO = 1.75, 1.06
-GROWS_ROWS = 16
-COMING_THIRDS = 2
+"""A leap within the first rows: times the highest loss before it, and how near to that it must come back."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -83,7 +77,7 @@ def find(y: Values, exploded: Mask, raised: Mask, ends_nonfinite: bool) -> tuple
         seen = usual_without(seen, y, calm, steady_rise=True)
         events, r = _round(watched, calm, seen)
     events = _extraordinary(events, watched.forward, r)
-    _judge(events, y, watched.forward, ends_nonfinite)
+    outcome.judge(events, y, watched.forward, ends_nonfinite)
     slow = None if any(e.end == n for e in events) else creep.find(y)
     if slow:
         events = sorted([*events, slow], key=lambda e: e.first)
@@ -159,15 +153,15 @@ def _events(w: Watched, calm: Mask, seen: Usual, r: Rise, first: Index, last: In
 
 
 def _extraordinary(events: list[Event], forward: Values, r: Rise) -> list[Event]:
-    """Without what is ordinary for these data: regular hard batches, and outliers that the noise nearby reaches too."""
-    n = len(forward)
-    single = [e for e in events if e.alarmed - e.first < SHORT and not e.led]
-    regular = ordinary.regular(np.array([e.first for e in single], np.intp), np.array([e.height for e in single]))
-    gone = {single[i].first for i in regular}
+    """Without what is ordinary for these data: regular or frequent leaps, and outliers that the noise nearby reaches too."""
+    unled = [e for e in events if not e.led]
+    short = [e for e in unled if e.alarmed - e.first < SHORT]
+    gone = {short[i].first for i in ordinary.regular(*_rows_and_heights(short))}
+    gone |= {unled[i].first for i in ordinary.frequent(*_rows_and_heights(unled))}
     events = [e for e in events if e.first not in gone]
-    while True:
-        last = np.array([min(e.end, n) - 1 for e in events], np.intp)
-        largest, expected = ordinary.reach(r.rise, np.array([e.first for e in events], np.intp), last, 1)
+    for _ in range(ordinary.ROUNDS):
+        first, _ = _rows_and_heights(events)
+        largest, expected = ordinary.reach(r.rise, first, np.array([e.end - 1 for e in events], np.intp), 1)
         need = np.clip(expected, MARGIN * largest, MARGIN_MOST * largest)
         kept = [
             e
@@ -175,30 +169,10 @@ def _extraordinary(events: list[Event], forward: Values, r: Rise) -> list[Event]
             if e.led or e.height >= needed or (e.alarmed - e.first >= SHORT and forward[e.first : e.alarmed + 1].max() - e.level >= reached)
         ]
         if len(kept) == len(events):
-            return events
+            break
         events = kept
+    return events
 
 
-def _judge(events: list[Event], y: Values, forward: Values, ends_nonfinite: bool) -> None:
-    n = len(y)
-    top, bottom = np.maximum.accumulate(y), np.minimum.accumulate(y)
-    for i, e in enumerate(events):
-        stop = min([e.end, n] + [later.first for later in events[i + 1 : i + 2]])
-        e.peak = e.first + int(np.argmax(y[e.first : stop]))
-        e.height = float(y[e.peak]) - e.level
-        if e.end < n:
-            continue
-        rows = n - e.first
-        tail = min(max(rows // 3, 3), SEE_ROWS)
-        over = float(np.median(y[-tail:])) - e.expected
-        third = n - (n - e.peak) // 3
-        over_before = float(np.median(y[max(third - tail, e.peak) : third])) - e.expected
-        coming = 0 < over < over_before and over * (over / over_before) ** COMING_THIRDS <= recovery.BACK_RISE * e.scale
-        e.excess = over / e.scale
-        beyond = e.first > 0 and float(y[-1]) - e.level >= BEYOND * max(float(top[e.first - 1] - bottom[e.first - 1]), e.scale)
-        enough = not coming and rows >= min(SEE_ROWS, max(SEE_ROWS_LEAST, SEE_SHARE * n)) or ends_nonfinite or beyond
-        unlearnt = e.first < START_ROWS and e.fallen < RISE * e.scale
-        if unlearnt and forward[e.first : min(e.first + GROWS_ROWS, n - 2)].max(initial=e.level) - e.level < 0.5 * over:
-            enough = False  # grows from its start on: it may be that kind of loss
-        e.recovered = False if enough else None
-        e.fatal = enough and (e.excess >= FATAL_EXCESS or over >= FATAL_LOST * e.fallen)
+def _rows_and_heights(events: list[Event]) -> tuple[Index, Values]:
+    return np.array([e.first for e in events], np.intp), np.array([e.height for e in events])

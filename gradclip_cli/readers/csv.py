@@ -6,8 +6,9 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ from gradclip_cli.readers import frame, names, numbers
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 from gradclip_cli.readers.open import HEAD_BYTES
 from gradclip_cli.readers.records import evaluation_notes, evaluation_rows, marks_evaluation, without_rows
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _DELIMITERS = (",", "\t", ";")
 _SAMPLE_LINES = 60
@@ -113,13 +117,15 @@ def _table(delimiter: str, header: str, lines: Sequence[str], skip: int) -> _Sha
     raw = _cells(header, delimiter)
     if len(raw) > 1 and not raw[-1]:  # a delimiter at the end of each line
         raw = raw[:-1]
-    if sum(_is_name(n) for n in raw) < max(1, 0.5 * len(raw)) or (len(raw) == 1 and not names.worth_reading(raw[0], Wanted())):
+    if sum(_is_name(n) for n in raw) < max(1, 0.5 * len(raw)):
+        return None
+    if len(raw) == 1 and (any(d in header for d in _DELIMITERS) or not names.worth_reading(raw[0], Wanted())):
         return None
     lines = lines[: max(3, _SAMPLE_CELLS // len(raw))]
     sample = [cells for line in lines if (cells := _cells(line, delimiter)) and cells[: len(raw)] != raw]
     decimal_comma = delimiter != "," and _has_decimal_comma([c for cells in sample for c in cells if c])
     if not sample:
-        if not any(names.is_loss_like(n) or names.is_norm_like(n) or names.rank("grad_norm", n) is not None for n in raw):
+        if not any(map(names.is_evidence, raw)) or not all(_NAME.fullmatch(n) for n in raw if n):
             return None
     elif not _fits(raw, sample, decimal_comma):
         # Quoted cells may span lines; the last one is cut in this sample.
@@ -146,6 +152,8 @@ def _is_name(cell: str) -> bool:
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
+    if '"' not in line:
+        return [c.strip() for c in line.split(delimiter)]
     try:
         return [c.strip() for c in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])]
     except csv.Error:
@@ -186,86 +194,113 @@ def _unique(raw: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _read(source: Source, wanted: Wanted) -> Log:
+    regular = _read_regular(source, wanted) if frame.is_large(source) else None
+    return regular if regular is not None else _read_any(source, wanted)
+
+
+def _read_any(source: Source, wanted: Wanted) -> Log:
     data = source.read_utf8()
     shape = _shape_of(source, data)
+    chosen = _chosen(source, shape, wanted)
+    damage: list[Damage] = []
+    if (start := _cut_line(data, shape)) is not None:
+        damage.append(_cut_damage(data[start:], data.count(b"\n", 0, start) or data.count(b"\r", 0, start), shape))
+        data = data[:start]
+    try:
+        table = _collect(data, shape, chosen, quotes=b'"' in data)
+    except (_Tangled, csv.Error):
+        table = _collect(data, shape, chosen, quotes=True, each_line=True)
+    if not table.num_rows:
+        raise GradclipError(f"{source.path}: a header and no rows; expected a row a step", hint="has the run logged anything yet?")
+    notes = (*shape.notes, *table.notes, *evaluation_notes(table.left_out()))
+    return Log("csv", table.columns(), damage=(*table.damage, *damage), notes=notes)
+
+
+def _chosen(source: Source, shape: _Shape, wanted: Wanted) -> list[str]:
     chosen = [k for k in names.to_read(shape.names, wanted) if k.lower() not in names.SPLIT_KEYS]
     if not chosen:
         raise GradclipError(f"{source.path}: no column of numbers among {', '.join(shape.names[:5])!r}; expected a loss or a gradient norm")
-    damage: list[Damage] = []
-    notes = list(shape.notes)
-    cut = _cut_line(data, shape)
-    if cut is not None:
-        line, width, start = cut
-        damage.append(Damage(f"line {line}", f"the last line ends after {width} of {len(shape.names)} cells", "that row"))
-        data = data[:start]
-    regular = _read_regular(data, shape, chosen) if len(data) >= frame.LARGE_BYTES else None
-    if regular is not None:
-        columns, left_out = regular
-    else:
-        try:
-            table = _collect(data, shape, chosen, quotes=b'"' in data)
-        except (_Tangled, csv.Error):
-            table = _collect(data, shape, chosen, quotes=True, each_line=True)
-        if not table.num_rows:
-            raise GradclipError(f"{source.path}: a header and no rows; expected a row a step", hint="has the run logged anything yet?")
-        columns, left_out = table.columns(), table.left_out()
-        damage = [*table.damage, *damage]
-        notes += table.notes
-    notes += evaluation_notes(left_out)
-    return Log("csv", columns, damage=tuple(damage), notes=tuple(notes))
+    return chosen
 
 
-def _cut_line(data: bytes, shape: _Shape) -> tuple[int, int, int] | None:
-    """Number, width and beginning of a last line that was not written to its end, or None."""
+def _cut_line(data: bytes, shape: _Shape) -> int | None:
+    """Where a last line begins that was not written to its end, or None."""
     if data.endswith((b"\n", b"\r")):
         return None
     start = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-    if len(data) - start > _MAX_LINE or not start:
+    if len(data) - start > _MAX_LINE or not data[start:].strip():
         return None
-    line = data[start:].decode("utf-8", "replace")
-    width = len(_cells(line, shape.delimiter))
-    if width >= len(shape.names) or not line.strip():
-        return None
-    num = data.count(b"\n", 0, start) or data.count(b"\r", 0, start)
-    return (num + 1, width, start) if num >= shape.skip else None
+    is_row = not shape.skip or 0 < _offset_of_line(data, shape.skip) <= start
+    return start if is_row and len(_cells(data[start:].decode("utf-8", "replace"), shape.delimiter)) < len(shape.names) else None
 
 
-def _read_regular(data: bytes, shape: _Shape, chosen: Sequence[str]) -> tuple[dict[str, Column], npt.NDArray[np.int64]] | None:
-    """Columns and left out rows as `_collect` gives them, or None where a cell is no number or a row is not full."""
+def _cut_damage(line: bytes, num_lines_before: int, shape: _Shape) -> Damage:
+    width = len(_cells(line.decode("utf-8", "replace"), shape.delimiter))
+    return Damage(f"line {num_lines_before + 1}", f"the last line ends after {width} of {len(shape.names)} cells", "that row")
+
+
+def _offset_of_line(data: bytes, number: int) -> int:
+    """Where a line begins, counted from 0; 0 where there are not so many (or they end in a mere carriage return)."""
+    at = 0
+    for _ in range(number):
+        at = data.find(b"\n", at) + 1
+        if not at:
+            break
+    return at
+
+
+def _read_regular(source: Source, wanted: Wanted) -> Log | None:
+    """What `_read_any` gives, through polars, or None where a cell is neither a number nor blank or a row is not full."""
+    import polars as pl
+
+    tables: list[pl.DataFrame] = []
+    damage: list[Damage] = []
+    shape: _Shape | None = None
+    for piece in frame.pieces(source):
+        if shape is None:
+            shape = _shape_of(source, piece)
+            chosen = _chosen(source, shape, wanted)
+            splits = [name for name in shape.names if name.lower() in names.SPLIT_KEYS]
+            skip = shape.skip
+        if not piece.endswith(b"\n") and (start := _cut_line(piece, replace(shape, skip=skip))) is not None:
+            damage.append(_cut_damage(piece[start:], sum(frame.count(p, b"\n") for p in frame.pieces(source)), shape))
+            piece = piece[:start]
+        if piece:
+            table = _regular_piece(piece, shape, skip, {*chosen, *splits}, splits)
+            if table is None:
+                return None
+            tables.append(table)
+        skip = 0
+    if shape is None or not tables:
+        return None
+    table = pl.concat(tables)
+    left_out = evaluation_rows(table, splits)
+    columns = without_rows(frame.columns_of(table, chosen), left_out)
+    return Log("csv", columns, damage=tuple(damage), notes=(*shape.notes, *evaluation_notes(left_out)))
+
+
+def _regular_piece(piece: bytes, shape: _Shape, skip: int, chosen: set[str], texts: Sequence[str]) -> pl.DataFrame | None:
     import polars as pl
 
     width = len(shape.names)
-    if width < 2 or (b"\r" in data and frame.count(data, b"\r") != frame.count(data, b"\r\n")):
+    if width < 2 or (b"\r" in piece and frame.count(piece, b"\r") != frame.count(piece, b"\r\n")):
         return None
     delimiter = shape.delimiter.encode()
-    num_delimiters = frame.count(data, delimiter) - data.count(delimiter, 0, _offset_of_line(data, shape.skip))
-    splits = [name for name in shape.names if name.lower() in names.SPLIT_KEYS]
-    numeric = set(chosen)
-    schema = {name: pl.Float64 if name in numeric else pl.String for name in shape.names}
+    num_delimiters = frame.count(piece, delimiter) - piece.count(delimiter, 0, _offset_of_line(piece, skip))
     try:
         table = pl.read_csv(
-            data,
+            piece,
             has_header=False,
-            skip_lines=shape.skip,
+            skip_lines=skip,
             separator=shape.delimiter,
-            schema=schema,
-            columns=[j for j, name in enumerate(shape.names) if name in numeric or name in splits],
+            schema={name: pl.Float64 if name in chosen and name not in texts else pl.String for name in shape.names},
+            columns=[j for j, name in enumerate(shape.names) if name in chosen],
             decimal_comma=shape.decimal_comma,
             encoding="utf8-lossy",
         )
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
-    if not table.height or num_delimiters != table.height * (width - 1):
-        return None
-    left_out = evaluation_rows(table, splits)
-    return without_rows(frame.columns_of(table, chosen), left_out), left_out
-
-
-def _offset_of_line(data: bytes, number: int) -> int:
-    at = 0
-    for _ in range(number):
-        at = data.find(b"\n", at) + 1
-    return at
+    return table if table.height and num_delimiters == table.height * (width - 1) else None
 
 
 @dataclass(eq=False, slots=True)

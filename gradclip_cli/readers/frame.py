@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import io
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradclip_cli.readers import numbers
-from gradclip_cli.readers.log import Column
+from gradclip_cli.readers.log import Column, Source
+from gradclip_cli.readers.open import to_utf8
 
 if TYPE_CHECKING:
     import polars as pl
@@ -16,10 +18,34 @@ if TYPE_CHECKING:
 LARGE_BYTES = 8 << 20
 """From this size on (some 100,000 rows) importing polars pays."""
 
-PIECE_BYTES = 8 << 20
-"""How much text is prepared at a time: what stays in the cache."""
+PIECE_BYTES = 4 << 20
+"""How much text is held at a time: what stays in the cache, and out of the way of new memory."""
+
+_GZIP = b"\x1f\x8b"
+_GZIP_RATIO = 8
 
 _BLOCK = 1 << 18
+
+
+def is_large(source: Source) -> bool:
+    """Whether the text is so large that polars pays."""
+    try:
+        with source.path.open("rb") as f:
+            ratio = _GZIP_RATIO if f.read(2) == _GZIP else 1
+            return f.seek(0, 2) * ratio >= LARGE_BYTES
+    except OSError:  # reading it will say why
+        return False
+
+
+def pieces(source: Source) -> Iterator[bytes]:
+    """The file as UTF-8, whole lines of it at a time. A piece much larger than `PIECE_BYTES` is one line, cut."""
+    with source.path.open("rb") as f:
+        head = f.read(4096)
+        if head[:2] == _GZIP or to_utf8(head) is not head:
+            f = io.BytesIO(source.read_utf8())  # type: ignore[assignment]
+        f.seek(0)
+        while block := f.read(PIECE_BYTES):
+            yield block if block.endswith(b"\n") else block + f.readline(PIECE_BYTES)
 
 
 def count(data: bytes, what: bytes) -> int:
@@ -47,7 +73,7 @@ def columns_of(table: pl.DataFrame, keys: Iterable[str]) -> dict[str, Column]:
         if series.dtype == pl.String:
             out[key] = _from_texts(series)
             continue
-        values = series.cast(pl.Float64)
+        values = series if series.dtype == pl.Float64 else series.cast(pl.Float64)
         at = np.flatnonzero(values.is_not_null().to_numpy()) if values.null_count() else every_row
         out[key] = Column(at, values.drop_nulls().to_numpy())
     return out

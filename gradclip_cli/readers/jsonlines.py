@@ -71,14 +71,14 @@ def _is_record(line: str) -> bool:
 
 
 def _read(source: Source, wanted: Wanted) -> Log:
-    data = source.read_utf8()
     damage: list[Damage] = []
     notes: list[str] = []
-    regular = _read_large(data, wanted, damage) if len(data) >= frame.LARGE_BYTES else None
+    regular = _read_large(source, wanted, damage) if frame.is_large(source) else None
     if regular is not None:
         columns, notes = regular
     else:
         damage.clear()
+        data = source.read_utf8()
         records = Records()
         if _is_by_line(data):
             _by_line(data, records, damage, notes)
@@ -97,7 +97,9 @@ def _read(source: Source, wanted: Wanted) -> Log:
 
 
 def _is_by_line(data: bytes) -> bool:
-    if data.lstrip()[:1] != b"{" or b"\n" not in data.strip():
+    start = data.find(b"{")
+    end = data.find(b"\n", start)
+    if data[:start].strip() or end < 0 or not data[end : end + HEAD_BYTES].strip():
         return False
     found = 0
     for line in io.BytesIO(data):
@@ -251,9 +253,7 @@ def _document(document: Mapping[str, Any], records: Records) -> None:
                 records.add(record)
         return
     if lists:
-        longest = max(len(v) for v in lists.values())
-        for i in range(longest):
-            records.add({k: v[i] for k, v in lists.items() if i < len(v)})
+        records.add_lists(lists)
         return
     objects = {k: v for k, v in document.items() if type(v) is dict and v}
     if objects and all(_is_int(k) for k in objects):  # {"1": {"loss": ...}, "2": {...}}
@@ -276,26 +276,23 @@ def _is_int(text: str) -> bool:
 # Large files ----------------------------------------------------------------------------------------------------------
 
 
-def _read_large(data: bytes, wanted: Wanted, damage: list[Damage]) -> tuple[dict[str, Column], list[str]] | None:
+def _read_large(source: Source, wanted: Wanted, damage: list[Damage]) -> tuple[dict[str, Column], list[str]] | None:
     """Regular lines, or a regular array of records, through polars; None where they are not regular."""
-    if data[:1] == b"[" and data[-100:].rstrip().endswith(b"]"):
-        return from_regular_lines(_array_pieces(data), wanted)
-    if data[:1] != b"{":
-        return None
-    end = len(data)
-    if not data.endswith(b"\n") and not data.endswith(b"}"):
-        end = data.rfind(b"\n") + 1
-        damage.append(_cut_line(data.count(b"\n") + 1))
-    return from_regular_lines(_pieces(data, end), wanted)
+    if source.text[:1] == "[":
+        data = source.read_utf8()
+        return from_regular_lines(_array_pieces(data), wanted) if data[-100:].rstrip().endswith(b"]") else None
+    return from_regular_lines(_whole_lines(source, damage), wanted) if source.text[:1] == "{" else None
 
 
-def _pieces(data: bytes, end: int) -> Iterator[bytes]:
-    at = 0
-    while at < end:
-        cut = data.rfind(b"\n", at, at + frame.PIECE_BYTES) + 1 if end - at > frame.PIECE_BYTES else end
-        cut = cut or data.find(b"\n", at) + 1 or end
-        yield data[at:cut]
-        at = cut
+def _whole_lines(source: Source, damage: list[Damage]) -> Iterator[bytes]:
+    for piece in frame.pieces(source):
+        end = len(piece)
+        if not piece.endswith((b"\n", b"}")):  # the last line
+            end = piece.rfind(b"\n") + 1
+            num_lines = sum(frame.count(p, b"\n") for p in frame.pieces(source))
+            damage.append(_cut_line(num_lines + 1))
+        if end:
+            yield piece[:end]
 
 
 def _array_pieces(data: bytes) -> Iterator[bytes]:

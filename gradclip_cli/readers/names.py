@@ -31,7 +31,7 @@ _GRAD = r"(?:grads?|gradients?|g)"
 
 _CLASSES: Mapping[str, tuple[re.Pattern[str], ...]] = {
     LOSS: (
-        re.compile(rf"(?:{_TRAIN})?(?:total_|lm_|global_avg_)?loss|loss_(?:train|training|total)|trl|train_lm_loss"),
+        re.compile(rf"(?:{_TRAIN})?(?:total_|lm_|global_avg_)?loss|loss_(?:train|training|total|train_total)|trl|train_lm_loss"),
         re.compile(rf"(?:{_TRAIN})?{_LOSS}_(?:step|batch|iter)|(?:avg|mean)_train(?:ing)?_loss"),
         re.compile(rf"(?:{_TRAIN})?{_LOSS}(?:_(?:avg|mean|value|smooth|so_far|now|cur|current))*|loss_(?:avg|mean|value)s?"),
         re.compile(rf"(?:{_TRAIN})?(?:epoch_)?{_LOSS}(?:_epoch)?"),

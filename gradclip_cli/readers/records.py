@@ -60,6 +60,21 @@ class Records:
             elif kind is dict or kind is list:
                 self._put_nested(row, key, value)
 
+    def add_lists(self, lists: Mapping[str, list[Any]]) -> None:
+        """The values of each key for one record after another."""
+        first = self.num_rows
+        for key, values in lists.items():
+            if key not in self._values and set(map(type, values)) <= {float, int}:
+                try:
+                    self._values[key] = array("d", values)
+                except OverflowError:
+                    self._values[key] = array("d", map(_to_float, values))
+                self._at[key] = array("q", range(first, first + len(values)))
+            else:
+                for row, value in enumerate(values, first):
+                    self._put_nested(row, key, value)
+        self.num_rows += max(map(len, lists.values()))
+
     def columns(self, wanted: Wanted, also: Collection[str] = ()) -> dict[str, Column]:
         """The columns someone may ask for (see `names.to_read`), and those in `also`."""
         chosen = {*names.to_read(list(self._values), wanted), *also}
@@ -94,10 +109,7 @@ class Records:
                 return
             values = self._values[key] = array("d")
             self._at[key] = array("q")
-        try:
-            values.append(value)  # type: ignore[arg-type]
-        except OverflowError:  # an integer beyond float64, as 1e400 would be
-            values.append(math.inf if value > 0 else -math.inf)  # type: ignore[operator]
+        values.append(_to_float(value))  # type: ignore[arg-type]
         self._at[key].append(row)
 
     def _put_nested(self, row: int, key: str, value: Any) -> None:
@@ -116,6 +128,13 @@ class Records:
                 stack.append((key, value[0], depth + 1))
             elif kind is list and len(value) <= _MAX_LIST:
                 stack.extend((f"{key}/{i}", value[i], depth + 1) for i in reversed(range(len(value))))
+
+
+def _to_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond float64, as 1e400 would be
+        return math.inf if value > 0 else -math.inf
 
 
 def without_rows(columns: Mapping[str, Column], rows: npt.NDArray[np.int64]) -> dict[str, Column]:
@@ -155,6 +174,9 @@ def from_regular_lines(pieces: Iterable[bytes], wanted: Wanted, also: Collection
     tables = []
     stood_in = False
     for piece in pieces:
+        # One line so long is more than polars reads in sensible time and memory.
+        if len(piece) > frame.PIECE_BYTES and piece.find(b"\n") < 0:
+            return None
         # One byte is found many times as fast as three.
         if (b"N" in piece and b"NaN" in piece) or (b"I" in piece and b"Infinity" in piece):
             stood_in = True

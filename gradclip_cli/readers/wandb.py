@@ -34,6 +34,10 @@ _RUN_CONFIG = 4
 # HistoryItem and ConfigItem.
 _KEY, _NESTED_KEY, _INTEGER, _NUMBER, _TEXT, _JSON, _VALUE_JSON = 1, 2, 5, 6, 7, 8, 16
 _HISTORY_ITEM, _HISTORY_STEP, _CONFIG_UPDATE = 1, 2, 1
+_KEY_TAGS = frozenset((_KEY << 3 | wire.BYTES, _NESTED_KEY << 3 | wire.BYTES))
+_VALUE_TAG = b"\x82\x01"  # _VALUE_JSON << 3 | wire.BYTES, as a varint
+# A number in JSON, and NaN, Infinity and -Infinity.
+_NUMBER_STARTS = frozenset(bytes([b]) for b in b"-0123456789NI")
 
 
 @dataclass(eq=False, slots=True)
@@ -98,6 +102,7 @@ def _records(data: bytes, found: _Contents) -> Iterator[tuple[int, bytes]]:
     begin = 0
     at = _HEADER_BYTES
     in_step = True
+    written = len(data.rstrip(b"\0"))
     while at < len(data):
         block_end = min(at - at % _BLOCK + _BLOCK, len(data))
         if block_end - at < _CHUNK_HEADER.size:
@@ -109,7 +114,7 @@ def _records(data: bytes, found: _Contents) -> Iterator[tuple[int, bytes]]:
         start = at + _CHUNK_HEADER.size
         chunk = data[start : start + size]
         if kind not in _TYPE_CRC or start + size > block_end or zlib.crc32(chunk, _TYPE_CRC[kind]) != crc:
-            if not any(data[at:]):
+            if at >= written:
                 found.damaged(at, f"{len(data) - at} zero bytes to the end of the file, expected records", "whatever was logged last")
                 return
             if kind in _TYPE_CRC and start + size > len(data):
@@ -194,6 +199,12 @@ def _history(message: bytes) -> dict[str, Any]:
 
 def _item(message: bytes) -> tuple[str, Any]:
     """Key and value; the value is None where it is neither number, text nor object."""
+    # Nearly all are a key or one nested key and a value_json, each shorter than 128 bytes.
+    if len(message) > 2 and message[0] in _KEY_TAGS and message[1] < 128:
+        end = 2 + message[1]
+        tail = message[end + 3 :]
+        if message[end : end + 2] == _VALUE_TAG and len(tail) < 128 and message[end + 2 : end + 3] == bytes([len(tail)]):
+            return message[2:end].decode("utf-8", "replace"), _loaded(tail)
     key = ""
     nested: list[str] = []
     out: Any = None
@@ -215,7 +226,9 @@ def _item(message: bytes) -> tuple[str, Any]:
 
 def _loaded(text: bytes) -> Any:
     try:
-        return json.loads(text)
+        if text[:1] in _NUMBER_STARTS:
+            return float(text)
+        return json.loads(text.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
 

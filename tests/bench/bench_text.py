@@ -47,12 +47,8 @@ def read_ours(path: Path) -> int:
 
 def read_by_line(path: Path, pattern: str) -> int:
     search = re.compile(pattern).search
-    rows = []
     with path.open() as f:
-        for line in f:
-            if m := search(line):
-                rows.append([float(x) for x in m.groups()])
-    return len(rows)
+        return len([[float(x) for x in m.groups()] for line in f if (m := search(line))])
 
 
 def cpu_s(function: Callable[[], int]) -> float:

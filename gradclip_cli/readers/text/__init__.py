@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradclip_cli.readers.log import Reader, Source
-from gradclip_cli.readers.text.format import Format
+from gradclip_cli.readers.text.format import TEXT, Format
 from gradclip_cli.readers.text.formats import FORMATS
 from gradclip_cli.readers.text.read import looks_like, read
 
@@ -28,5 +28,5 @@ def _is_text(source: Source) -> bool:
 
 READERS: tuple[Reader, ...] = (
     *(_reader(format) for format in FORMATS),
-    Reader("text", "any text with lines such as `step 10 loss: 2.3` or `loss=2.3, grad_norm=0.5`", _is_text, read),
+    Reader(TEXT.name, TEXT.summary, _is_text, read),
 )

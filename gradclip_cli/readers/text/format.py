@@ -52,3 +52,11 @@ class Format:
 def pattern(text: str) -> re.Pattern[str]:
     """A pattern over one line. The line is bytes seen as Latin-1, so only ASCII letters are letters."""
     return re.compile(text, re.ASCII)
+
+
+TEXT = Format(
+    name="text",
+    summary="any text with lines such as `step 10 loss: 2.3` or `loss=2.3, grad_norm=0.5`",
+    # Found in no line: what no other format's lines look like.
+    line=pattern(r"(?!)"),
+)

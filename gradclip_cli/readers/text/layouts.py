@@ -221,10 +221,11 @@ def values_at(text: bytes, at: Positions, pattern: bytes) -> Values:
         for power in np.flatnonzero(np.bincount(exponent - exponent.min())) + exponent.min():
             some = exponent == power
             values[some] = _scaled(mantissa[some], int(power))
-        for i in np.flatnonzero(np.abs(exponent) > _MAX_POWER).tolist():
-            values[i] = _parse(text[at[i] : at[i] + width])
     if m[1] == b"-":
         np.negative(values, out=values)
+    if m[5]:
+        for i in np.flatnonzero(np.abs(exponent) > _MAX_POWER).tolist():
+            values[i] = _parse(text[at[i] : at[i] + width])
     return values
 
 

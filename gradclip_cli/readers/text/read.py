@@ -69,15 +69,15 @@ def read(source: Source, wanted: Wanted) -> Log:
     overflows = _overflows(records)
     if _mostly_tables(records):
         columns, per_epoch = _tables(records), None
-        step_key = next((k for k in format.step if k in columns), None) if format else None
+        step_key = next((k for k in format.step if k in columns), None)
     else:
         steps = stepping.find(records, format)
         _strike_redraws(records, steps, format)
         columns = _columns(records, steps)
         step_key, per_epoch = (steps.key, steps.per_epoch) if steps else (None, None)
-        if format is not None and format.omits_nan:
+        if format.omits_nan:
             _fill_omitted(columns, format, step_key, records.notes)
-        if format is not None and format.skipped is not None and not overflows:
+        if format.skipped is not None and not overflows:
             overflows = _skipped(columns, format.skipped, step_key)
     _drop_unreported(columns, records.notes)
     if not overflows and not any(_is_worth_naming(k, wanted) for k in columns):
@@ -89,18 +89,18 @@ def read(source: Source, wanted: Wanted) -> Log:
     if lines.num_too_long:
         records.notes.append(f"{lines.num_too_long} lines of more than {MAX_LINE >> 10} KiB were passed over")
     return Log(
-        format.name if format else "text",
+        format.name,
         columns,
         step_key=step_key if step_key in columns else None,
-        roles={role: key for role, key in format.roles.items() if key in columns} if format else {},
-        norm_stage=format.norm_stage if format else Log.norm_stage,
-        stage_reason=format.stage_reason if format else "",
-        sampling=format.sampling if format else {},
+        roles={role: key for role, key in format.roles.items() if key in columns},
+        norm_stage=format.norm_stage,
+        stage_reason=format.stage_reason,
+        sampling=format.sampling,
         max_norm=_bound(text),
         steps_per_epoch=per_epoch,
         overflows=overflows,
         damage=console.damage,
-        notes=(*(format.notes if format else ()), *records.notes),
+        notes=(*format.notes, *records.notes),
     )
 
 
@@ -108,12 +108,12 @@ def _is_worth_naming(key: str, wanted: Wanted) -> bool:
     return key in (wanted.loss, wanted.grad_norm) or "loss" in key.lower() or names.rank(LOSS, key) is not None or names.is_norm_like(key)
 
 
-def _strike_redraws(records: Records, steps: Stepping | None, format: Format | None) -> None:
+def _strike_redraws(records: Records, steps: Stepping | None, format: Format) -> None:
     """A bar is drawn several times a step, and the first frame of a step still shows the numbers of the one before: keep the last."""
     if steps is None:
         return
     drawn = records.training
-    if format is None or not format.running_mean:
+    if not format.running_mean:
         drawn &= np.isfinite(records.dense(BAR))
     at = np.flatnonzero(drawn)
     again = np.append(np.diff(steps.of_line[at]) == 0, False)
@@ -124,8 +124,9 @@ def _strike_redraws(records: Records, steps: Stepping | None, format: Format | N
 
 def _columns(records: Records, steps: Stepping | None) -> dict[str, Column]:
     printing = records.of_layouts([bool(layout.shape) and not layout.counts for layout in records.layouts])
-    row = np.cumsum(printing) - 1
-    all_print = bool(printing.all())
+    # Without a step, what is printed between two lines of the main shape is taken to belong to the first.
+    row = np.maximum(np.cumsum(printing if steps else printing & _like_main(records)) - 1, 0)
+    all_print = bool(printing.all()) and steps is not None
 
     def column(at: Positions, values: Values, rounded: bool) -> Column:
         if all_print:
@@ -138,6 +139,14 @@ def _columns(records: Records, steps: Stepping | None) -> dict[str, Column]:
         at = np.flatnonzero(np.isfinite(steps.of_line))
         columns[steps.key] = column(at, steps.of_line[at], steps.rounded)
     return {key: c for key, c in columns.items() if len(c.values)}
+
+
+def _like_main(records: Records) -> Mask:
+    """The lines that print a key which the main shape prints too."""
+    layouts, of_layout = records.layouts, records.layout
+    kinds = np.unique(of_layout[records.main]).tolist()
+    keys = {key for i in kinds for key in layouts[i].shape} if kinds else {key for layout in layouts for key in layout.shape}
+    return records.of_layouts([not keys.isdisjoint(layout.shape) for layout in layouts])
 
 
 def _fill_omitted(columns: dict[str, Column], format: Format, step_key: str | None, notes: list[str]) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
 
 from gradclip_cli.model import Values
-from gradclip_cli.readers.text.format import Format
+from gradclip_cli.readers.text.format import TEXT, Format
 from gradclip_cli.readers.text.layouts import Lines, Positions, values_at
 from gradclip_cli.readers.text.tokens import LABEL, RANK, Field, Layout
 
 Mask = npt.NDArray[np.bool_]
 
+_SEPARATOR = re.compile(rb"[\s|,;)\]}'\"]")
 # A shape that occurs this often is no accident.
 _REPEATS = 3
 # Printed code and configuration may repeat too, with the same numbers; not this often.
@@ -64,6 +66,16 @@ class Records:
     def training(self) -> Mask:
         return self.of_layouts([layout.training for layout in self.layouts])
 
+    @property
+    def main(self) -> Mask:
+        """The lines of the most frequent shape of training lines, bool, shape (n,)."""
+        counts = np.bincount(self.layout[self.training], minlength=len(self.layouts))
+        shapes: Counter[tuple[str, ...]] = Counter()
+        for layout, n in zip(self.layouts, counts.tolist(), strict=True):
+            shapes[layout.shape] += n
+        most = max(shapes, key=lambda s: shapes[s], default=())
+        return self.training & self.of_layouts([layout.shape == most for layout in self.layouts])
+
     def values(self, key: str) -> tuple[Positions, Values, bool]:
         """Index of the line, value, and whether it was printed rounded, wherever a living line has a key."""
         if key not in self._read:
@@ -74,7 +86,7 @@ class Records:
 
     def _parse(self, key: str) -> tuple[Positions, Values, bool]:
         offset = np.zeros(len(self.layouts), np.int64)
-        printed = np.full(len(self.layouts), -1, np.int16)
+        printed = np.full(len(self.layouts), -1, np.int32)
         patterns: dict[bytes, int] = {}
         for i, field in self._fields.get(key, ()):
             offset[i] = field.start
@@ -111,13 +123,13 @@ class Records:
             out[at] = values
         return out
 
-    def main_format(self) -> Format | None:
+    def main_format(self) -> Format:
         """Whose lines most of the training lines are."""
         votes: Counter[Format | None] = Counter()
         counts = np.bincount(self.layout[self.training], minlength=len(self.layouts))
         for layout, n in zip(self.layouts, counts.tolist(), strict=True):
             votes[layout.format] += n
-        return max(votes, key=lambda f: (votes[f], f is not None), default=None)
+        return max(votes, key=lambda f: (votes[f], f is not None), default=None) or TEXT
 
     def strike_chance_lines(self) -> None:
         """Strike out lines whose shape, the keys they print, does not repeat as that of a series does."""
@@ -161,16 +173,15 @@ class Records:
 
     def strike_other_ranks(self) -> None:
         """Of several processes that print the same shape, keep the first one to do so."""
-        training = self.training
         labels = self.dense(LABEL)
-        marked = training & np.isfinite(labels)
+        numbered = self.training & np.isfinite(labels)
         # srun numbers the lines of a task as `3: `; so do people their steps.
-        if marked.any() and not is_counter(labels[marked]):
-            self._strike_ranks(labels, marked)
-        ranks = self.dense(RANK)
-        self._strike_ranks(ranks, training & np.isfinite(ranks))
+        if numbered.any() and not is_counter(labels[numbered]):
+            self._strike_ranks(labels)
+        self._strike_ranks(self.dense(RANK))
 
-    def _strike_ranks(self, ranks: Values, marked: Mask) -> None:
+    def _strike_ranks(self, ranks: Values) -> None:
+        marked = np.isfinite(ranks) & self.of_layouts([bool(layout.shape) for layout in self.layouts])
         if not marked.any() or len(np.unique(ranks[marked])) < 2:
             return
         shapes: dict[tuple[str, ...], list[int]] = {}
@@ -195,7 +206,8 @@ class Records:
         if not last.training or int(self._starts[-1]) + last.length != len(self._text) or not self.alive[-1]:
             return
         key, field = max(last.fields.items(), key=lambda f: f[1].start)
-        if field.start + len(field.pattern) != last.length or np.count_nonzero(self.layout == self.layout[-1]) > 1:
+        tail = self._text[int(self._starts[-1]) + field.start + len(field.pattern) :]
+        if _SEPARATOR.search(tail) or np.count_nonzero(self.layout == self.layout[-1]) > 1:
             return
         kin = (layout.fields for layout in self.layouts if layout is not last and layout.shape == last.shape)
         if any(fields[key].pattern == field.pattern for fields in kin):
@@ -206,10 +218,13 @@ class Records:
 
 
 def is_counter(values: Values) -> bool:
-    """Whether numbers rise from one to the next, but for a slip here and there."""
+    """Whether numbers rise from one to the next, but for a restart or a slip here and there."""
     if not len(values) or not np.isfinite(values).all():
         return False
-    return int(np.count_nonzero(np.diff(values) <= 0)) <= _SLIPS * len(values)
+    rise = np.diff(values)
+    slips = _SLIPS * len(values)
+    restarts = slips if len(values) < _SURELY else max(1.0, slips)
+    return int(np.count_nonzero(rise == 0)) <= slips and int(np.count_nonzero(rise < 0)) <= restarts
 
 
 def _is_rounded(pattern: bytes, values: Values) -> bool:

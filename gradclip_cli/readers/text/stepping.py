@@ -13,17 +13,21 @@ from gradclip_cli.readers.text.format import Format
 from gradclip_cli.readers.text.records import Mask, Records, is_counter
 from gradclip_cli.readers.text.tokens import BAR, BAR_TOTAL, LABEL, TOTAL, Layout
 
-# A bar that stands still between two lines of metrics is not in step with them: the two streams were buffered apart.
+# More is no number of steps but something torn or not a counter.
+_MAX_STEPS = 1e12
+# Of the lines below them, so many must find a step.
 _CARRIED = 0.95
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Stepping:
-    """Attributes:
-    key: What to call the step.
-    of_line: float64, shape (num_lines,); NaN where a line has no step.
-    rounded: Printed so short that neighbours collide.
-    per_epoch: Steps in an epoch, where `of_line` counts within each.
+    """The step of each line.
+
+    Attributes:
+        key: What to call it.
+        of_line: float64, shape (num_lines,); NaN where a line has none.
+        rounded: Printed so short that neighbours collide.
+        per_epoch: How many there are in an epoch, or in the run, where the log says so.
     """
 
     key: str
@@ -32,10 +36,13 @@ class Stepping:
     per_epoch: int | None = None
 
 
-def find(records: Records, format: Format | None) -> Stepping | None:
+def find(records: Records, format: Format) -> Stepping | None:
     """The step of each line: its own, or that of a line above it. None where there is none to be had."""
     training = records.training
     own = _own_key(records, training)
+    if own == BAR and np.isfinite(records.dense(BAR)[records.main]).mean() < _CARRIED:
+        # The bar shares the line with a few of the dicts that were printed below it.
+        own = None
     if own is not None:
         return _own(records, training, own)
     labels = records.dense(LABEL)
@@ -45,9 +52,11 @@ def find(records: Records, format: Format | None) -> Stepping | None:
 
 
 def _own_key(records: Records, training: Mask) -> str | None:
+    """What most training lines call their step; None where most have none."""
     counts: Counter[str | None] = Counter()
-    for layout, n in zip(records.layouts, np.bincount(records.layout[training], minlength=len(records.layouts)).tolist(), strict=True):
-        counts[layout.step] += n
+    kinds, num_lines = np.unique(records.layout[training], return_counts=True)
+    for i, n in zip(kinds.tolist(), num_lines.tolist(), strict=True):
+        counts[records.layouts[i].step] += n
     return max(counts, key=lambda k: (counts[k], k is not None), default=None)
 
 
@@ -56,8 +65,9 @@ def _own(records: Records, training: Mask, key: str) -> Stepping:
     # Other lines (evaluations) may call their step otherwise.
     step = _gathered(records, {i: layout.step for i, layout in enumerate(records.layouts) if layout.step not in (key, BAR)})
     step[at] = values
-    total = records.dense(BAR_TOTAL if key == BAR else TOTAL + key)
-    per_epoch = int(np.nanmax(total[training])) if np.isfinite(total[training]).any() else None
+    total = records.dense(BAR_TOTAL if key == BAR else TOTAL + key)[training]
+    total = total[total < _MAX_STEPS]
+    per_epoch = int(total.max()) if len(total) else None
     epoch = _epochs(records, training)
     name = "bar" if key == BAR else key
     both = training & np.isfinite(step) & np.isfinite(epoch)
@@ -105,14 +115,13 @@ def _restarts(step: Values, epoch: Values) -> bool:
     return bool(rises.any()) and bool((np.diff(step)[rises] <= 0).mean() > 0.5)
 
 
-def _carried(records: Records, training: Mask, format: Format | None) -> Stepping | None:
+def _carried(records: Records, training: Mask, format: Format) -> Stepping | None:
     """The step from the lines above: a line of its own, the frame of a bar, the heading of an epoch."""
     if not training.any():
         return None
-    running = format is not None and format.running_mean
-    of_main = training & _main_shape(records, training)
+    of_main = records.main
     for what in ("step", BAR, "epoch"):
-        key_of = {i: _carrier(layout, what) for i, layout in enumerate(records.layouts) if not layout.training and not layout.in_table}
+        key_of = {i: _carrier(layout, what) for i, layout in enumerate(records.layouts) if not layout.in_table}
         keys = sorted({k for k in key_of.values() if k is not None})
         if not keys:
             continue
@@ -128,30 +137,24 @@ def _carried(records: Records, training: Mask, format: Format | None) -> Steppin
         carried = _filled(step)
         at_main = carried[of_main]
         found = at_main[np.isfinite(at_main)]
-        if running:
+        if format.running_mean:
             found = np.unique(found)
-        if len(found) >= _CARRIED * (1 if running else len(at_main)) and is_counter(found):
+        # A bar that stands still between two lines is not in step with them: the two streams were buffered apart.
+        if len(found) >= _CARRIED * (1 if format.running_mean else len(at_main)) and is_counter(found):
             records.notes.append(f"the step was taken from {'the progress bar' if what == BAR else 'a line of its own'} above each line")
             return Stepping("bar" if what == BAR else keys[0], np.where(records.alive, carried, np.nan))
     return None
 
 
 def _carrier(layout: Layout, what: str) -> str | None:
+    """The key of a line that gives its step to those below it."""
     if what == BAR:
         return BAR if layout.step == BAR else None
+    if layout.training:
+        return None
     if what == "epoch":
         return layout.epoch
     return layout.step if layout.step != BAR else None
-
-
-def _main_shape(records: Records, training: Mask) -> Mask:
-    """The lines of the most frequent shape of training lines."""
-    counts = np.bincount(records.layout[training], minlength=len(records.layouts))
-    shapes: Counter[tuple[str, ...]] = Counter()
-    for layout, n in zip(records.layouts, counts.tolist(), strict=True):
-        shapes[layout.shape] += n
-    main = shapes.most_common(1)[0][0]
-    return records.of_layouts([layout.shape == main for layout in records.layouts])
 
 
 def _filled(values: Values) -> Values:

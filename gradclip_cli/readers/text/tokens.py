@@ -19,7 +19,8 @@ RANK, LABEL, BAR, BAR_TOTAL, SCALE = "<rank>", "<label>", "<bar>", "<bar total>"
 TOTAL = "<total> "
 """Before a key: how many of it there will be (the 1000 of `iteration 3/1000`)."""
 
-_WORD = r"(?!(?:[nN][aA][nN]|[iI][nN][fF])(?![\w./@\-]))[A-Za-z_][\w./@\-]*+"
+# Neither a number nor the name of what wraps one.
+_WORD = r"(?!(?:[nN][aA][nN]|[iI][nN][fF])(?![\w./@\-])|(?:tensor|[aA]rray|np\.float\d*)\()[A-Za-z_][\w./@\-]*+"
 _KEY = rf"(?<![\w./@\-])(?P<key>{_WORD}(?: {_WORD}){{0,5}}+(?: ?\([A-Za-z/%]{{1,12}}\))?+)"
 _QUOTED = r"(?P<quote>['\"])(?P<quoted>[^'\"<>]{1,200}+)(?P=quote)\s*+:\s*+"
 # What may stand around a value: `[0.1]`, `tensor(0.1)`, `np.float64(0.1)`, `'0.1'`.
@@ -38,10 +39,11 @@ _RULE = pattern(r"\s*+[-+=]{5,}+\s*+$")
 _BAR = pattern(r"(?<![\d.])(?P<bar>\d++)/(?P<total>\d++) \[(?:\d++:)?\d++:\d\d<")
 # `Epoch [1][50/7330]`, `Epoch: [0]  [ 20/1251]`, `Train: [0/300][50/1251]`, `Train: 0 [ 50/1251 ( 4%)]`,
 # `Train Epoch: 1 [640/60000 (1%)]`;
-# of tutorials, `[1,  2000] loss: 2.3` and `loss: 2.3  [ 6400/60000]`.
+# of tutorials and examples, `[1,  2000] loss: 2.3`, `loss: 2.3  [ 6400/60000]`, `| epoch   1 |   200/ 2983 batches | lr 20.00 |`.
 _POSITION = pattern(
     r"(?:[Ee]poch|[Tt]rain)[^\s\[]{0,12}\s*+(?:\[\s*+(?P<epoch>\d++)(?:/\d++)?\]|(?P<epoch2>\d++)(?=\s))"
     r"\s*+\[\s*+(?P<iter>\d++)/\s*+(?P<total>\d++)(?:\s|\])"
+    r"|\bepoch\s++(?P<epoch4>\d++) \|\s*+(?P<iter4>\d++)/\s*+(?P<total3>\d++) batches"
     r"|^\s*+\[\s*+(?P<epoch3>\d++),\s*+(?P<iter2>\d++)\](?=\s*+loss\b)"
     r"|^\s*+loss: ?\S++\s++\[\s*+(?P<iter3>\d++)/\s*+(?P<total2>\d++)\]\s*+$"
 )
@@ -63,10 +65,10 @@ _CONTEXT = pattern(
     r"(?i)(?<![\w/.\-])(?:(?P<eval>val|valid|validation|validate|validating|eval|evaluation|evaluating|evaluate|test|testing)|train|training)"
     r"(?![\w.\-]|/\w)"
 )
-# Words that people put before and behind a key and that do not make another key of it.
+# Words that people and container runtimes put before and behind a key and that do not make another key of it.
 _BEFORE = frozenset(
     ("info", "debug", "warning", "warn", "error", "root", "main", "current", "the", "at", "after", "finished", "completed", "done")
-    + ("in", "on", "and", "with", "for", "end", "of", "now", "train", "training")
+    + ("in", "on", "and", "with", "for", "end", "of", "now", "train", "training", "trainer", "worker", "stdout", "stderr", "f")
 )
 _BEHIND = frozenset(("is", "was", "of", "at", "to", "equals"))
 
@@ -281,7 +283,7 @@ def _numbers_without_key(line: str, bar: re.Match[str] | None, format: Format | 
         return 0, 0
     for group, value in place.groupdict().items():
         if value is not None:
-            key = group.rstrip("23")
+            key = group.rstrip("234")
             fields[TOTAL + "iter" if key == "total" else key] = _field(place, group)
     return (place.start("iter3") if place.groupdict().get("iter3") else place.start()), place.end()
 

@@ -24,9 +24,7 @@ rotated right by 15 bits plus a constant (TensorFlow, core/lib/hash/crc32c.h).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,14 +39,10 @@ _POLYNOMIAL = np.uint32(0x82F63B78)
 _MASK_DELTA = np.uint32(0xA282EAD8)
 _ALL_ONES = np.uint32(0xFFFFFFFF)
 
-MAX_WIDTH = 512
-"""The widest row that `of_rows` takes; a power of two."""
+MIN_WIDTH, MAX_WIDTH = 4, 512
+"""What `of_rows` takes; the upper bound is a power of two."""
 
 _PIECE = 64
-# A table for pairs of bytes has 256 KiB: worth building for so many rows.
-_MIN_FOR_PAIRS = 1024
-_MAX_PAIR_DISTANCE = 256
-_SINGLE, _PAIR = np.dtype("u1"), np.dtype("<u2")
 _PIECES_AT_ONCE = 4096
 
 
@@ -78,59 +72,6 @@ def _table() -> Crcs:
     return table
 
 
-@lru_cache(maxsize=_MAX_PAIR_DISTANCE)
-def _pair_table(distance: int) -> Crcs:
-    """As `_table`, for two bytes as one little-endian number, the second with `distance` bytes behind it; shape (65536,)."""
-    pairs: Crcs = _table()[distance][:, None] ^ _table()[distance + 1]
-    return pairs.ravel()
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Plan:
-    """How to sum up a row of some width in which some columns vary.
-
-    Attributes:
-        lookups: For one or two of the columns that vary: the column of the word they are in, the type that cuts the
-            word into such parts, which part, its table.
-        common: The other columns.
-        tables: Their tables, one behind the other.
-        offsets: Where in `tables` each one's begins.
-        start: What the starting value and the final complement contribute.
-    """
-
-    lookups: list[tuple[int, np.dtype[Any], int, Crcs]]
-    common: Places
-    tables: Crcs
-    offsets: Places
-    start: np.uint32
-
-
-@lru_cache(maxsize=256)
-def _plan(varying: bytes, in_pairs: bool) -> _Plan:
-    """The plan for the columns whose byte is not 0; there are at least four columns."""
-    width = len(varying)
-    table = _table()[:width][::-1]
-    looked_up = np.zeros(width, np.bool_)
-    lookups: list[tuple[int, np.dtype[Any], int, Crcs]] = []
-    for column in range(width):
-        if not varying[column] or looked_up[column]:
-            continue
-        word = min(column, width - 4)
-        for first in (word, word + 2):
-            both = slice(first, first + 2)
-            if in_pairs and any(varying[both]) and not looked_up[both].any() and width - first <= _MAX_PAIR_DISTANCE:
-                lookups.append((word, _PAIR, (first - word) // 2, _pair_table(width - 2 - first)))
-                looked_up[both] = True
-                continue
-            for single in (first, first + 1):
-                if varying[single] and not looked_up[single]:
-                    lookups.append((word, _SINGLE, single - word, table[single]))
-                    looked_up[single] = True
-    common = np.flatnonzero(~looked_up)
-    start = np.bitwise_xor.reduce(table[:4, 0xFF]) ^ _ALL_ONES
-    return _Plan(lookups, common, table[common].ravel(), 256 * np.arange(len(common)), start)
-
-
 def unmasked(stored: Crcs) -> Crcs:
     """The CRCs that a file stores masked."""
     crcs = stored - _MASK_DELTA
@@ -140,32 +81,35 @@ def unmasked(stored: Crcs) -> Crcs:
     return crcs
 
 
-def _masked(crcs: Crcs) -> Crcs:
+def masked(crcs: Crcs) -> Crcs:
+    """As a file stores them."""
     return ((crcs >> np.uint32(15)) | (crcs << np.uint32(17))) + _MASK_DELTA
 
 
 def of_lengths(lengths: npt.NDArray[np.integer]) -> Crcs:
     """The masked CRC-32C of record lengths, as a record header stores it behind the length (uint64, little endian)."""
     rows = lengths.astype("<u8").view(np.uint8).reshape(-1, 8)
-    return _masked(of_rows(Words(rows), np.ones(8, np.uint8))) if len(rows) else np.empty(0, np.uint32)
+    return masked(of_rows(Words(rows), np.ones(8, np.uint8))) if len(rows) else np.empty(0, np.uint32)
 
 
 def of_rows(words: Words, varying: Bytes) -> Crcs:
     """The CRC-32C of each row.
 
     Args:
-        words: One row or more of 4 to MAX_WIDTH bytes. The fewer columns vary, the faster.
+        words: One row or more of MIN_WIDTH to MAX_WIDTH bytes. The fewer columns vary, the faster.
         varying: uint8, shape (width,): non-zero at least for every column whose bytes are not all equal.
     """
-    n = len(words.rows)
-    plan = _plan((varying != 0).tobytes(), n >= _MIN_FOR_PAIRS)
-    common = plan.tables.take(plan.offsets + words.rows[0, plan.common])
-    crcs = np.full(n, plan.start ^ np.bitwise_xor.reduce(common), np.uint32)
+    n, width = words.rows.shape
+    table = _table()[:width][::-1]
+    common, columns = np.flatnonzero(varying == 0), np.flatnonzero(varying)
+    # What all rows have in common, with the starting value as the complement of the first four bytes.
+    start = np.bitwise_xor.reduce(table[common, words.rows[0, common]]) ^ np.bitwise_xor.reduce(table[:4, 0xFF]) ^ _ALL_ONES
+    crcs = np.full(n, start, np.uint32)
     index, found = np.empty(n, np.intp), np.empty(n, np.uint32)
-    for column, dtype, part, table in plan.lookups:
-        index[:] = words[column].view(dtype)[part :: 4 // dtype.itemsize]
+    for column in columns.tolist():
+        index[:] = words.column(column)
         # No index is out of bounds; "wrap" spares the check, and with it a copy.
-        crcs ^= table.take(index, out=found, mode="wrap")
+        crcs ^= table[column].take(index, out=found, mode="wrap")
     return crcs
 
 

@@ -91,18 +91,19 @@ class Layout:
     @cached_property
     def fixed_bits(self) -> npt.NDArray[np.uint8]:
         """`fixed` as a mask for each byte of the payload."""
-        mask = np.zeros(len(self.payload), np.uint8)
+        mask = bytearray(len(self.payload))
         for (start, stop), bits in self.fixed:
-            mask[start:stop] |= bits
-        return mask
+            for i in range(start, stop):
+                mask[i] |= bits
+        return np.frombuffer(mask, np.uint8)
 
     @cached_property
     def naming(self) -> npt.NDArray[np.uint8]:
         """`names` as a mask for each byte of the payload."""
-        mask = np.zeros(len(self.payload), np.uint8)
+        mask = bytearray(len(self.payload))
         for start, stop in self.names:
-            mask[start:stop] = 0xFF
-        return mask
+            mask[start:stop] = b"\xff" * (stop - start)
+        return np.frombuffer(mask, np.uint8)
 
     def fits(self, payload: bytes | memoryview) -> bool:
         """Whether another event, of the same length, has this layout."""

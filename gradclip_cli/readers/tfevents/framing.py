@@ -42,7 +42,9 @@ _MAX_PERIOD = 16
 _MAX_CYCLE_BYTES = 4096
 _FIRST_CYCLES = 1024
 _MIN_CYCLES = 64
-_CYCLES_BYTES = 1 << 21
+# Larger arrays than 128 KiB cost a visit to the operating system each, and there are eight bytes for each cycle.
+_MAX_CYCLES = 16_000
+_CYCLES_BYTES = 1 << 22
 _STRIP_BYTES = 1 << 16
 
 _LANE_BYTES = 1 << 14
@@ -136,6 +138,7 @@ class Framing:
         self._short_list = self._short.tolist()
         self._walked: list[tuple[int, int]] = []
         self._previous = (0, 0)
+        self._found = -1
         self._search_budget = _SEARCH_FACTOR * self._size + _SEARCH_PAYLOAD
         self._searched = (0, 0, np.empty(0, np.int64))
         self.gaps: list[Gap] = []
@@ -191,7 +194,7 @@ class Framing:
         return ()
 
     def _cycles(self, at: int, sizes: tuple[int, ...]) -> Iterator[Cycles]:
-        """As many cycles as follow, in blocks that stay in the processor's cache."""
+        """As many cycles as follow, in blocks."""
         period = sum(sizes)
         if not 0 < period <= _MAX_CYCLE_BYTES:
             return
@@ -213,7 +216,7 @@ class Framing:
             if not lasts:
                 return
             fewest = _MIN_CYCLES
-            k = min(max(_CYCLES_BYTES // period, _FIRST_CYCLES), (self._size - at) // period)
+            k = min(max(_CYCLES_BYTES // period, _FIRST_CYCLES), _MAX_CYCLES, (self._size - at) // period)
 
     def _num_right(self, rows: Bytes, sizes: tuple[int, ...]) -> int:
         """How many cycles there are before the first with a wrong header."""
@@ -318,12 +321,14 @@ class Framing:
         start, size = self._previous
         # Bytes may be missing from the record before, so that its length leads over the beginning of the next.
         behind = start if size and start + size == at and not self._is_whole(start, size) else at
-        found = self._next_whole(behind + 1)
+        found = self._found = self._next_whole(behind + 1)
         if found > at:
             self.gaps.append(Gap(at, found, claimed))
         return found
 
     def _is_whole(self, start: int, size: int) -> bool:
+        if start == self._found:
+            return True
         self._search_budget -= size
         return self._search_budget > 0 and bool(self._whole(np.array([start]))[0])
 

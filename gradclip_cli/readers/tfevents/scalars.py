@@ -21,7 +21,6 @@ Values = npt.NDArray[np.float64]
 
 # Below this many records of one length numpy's cost per call outweighs the vectors.
 _MIN_ROWS = 8
-_MIN_ROW_BYTES = HEADER + 4 + FOOTER
 # Longer records are hardly ever of one length: graphs, images.
 _MAX_ROW_BYTES = (1 << 16) - 2
 _ROWS_BYTES = 1 << 22
@@ -102,11 +101,8 @@ class Scalars:
         for size in np.flatnonzero(counts).tolist():
             group = order[first : first + counts[size]]
             first += counts[size]
-            if (
-                len(group) < _MIN_ROWS
-                or not _MIN_ROW_BYTES <= size <= _MAX_ROW_BYTES
-                or not self._has_scalars(int(records.starts[group[0]]), size)
-            ):
+            few = len(group) < _MIN_ROWS or size > _MAX_ROW_BYTES
+            if few or not self._has_scalars(int(records.starts[group[0]]), size):
                 loose.append(group)
                 continue
             windows = np.ndarray((len(self._data) - size + 1,), f"V{size}", self._data, strides=(1,))
@@ -144,7 +140,7 @@ class Scalars:
     def _add_rows(self, rows: Bytes, varying: Bytes, starts: Places | range) -> None:
         """Whole records of one length, a row each."""
         payloads, varying = Words(rows[:, HEADER:-FOOTER]), varying[HEADER:-FOOTER]
-        if len(varying) <= crc32c.MAX_WIDTH:
+        if crc32c.MIN_WIDTH <= len(varying) <= crc32c.MAX_WIDTH:
             crcs = crc32c.of_rows(payloads, varying)
         else:
             crcs = crc32c.of_spans(self._data, _places(starts) + HEADER, np.full(len(starts), len(varying)))
@@ -236,7 +232,9 @@ def _integers(payloads: Words, varying: Bytes, number: Number) -> npt.NDArray[np
     total = np.zeros(len(payloads.rows), np.uint32)
     for i in range(stop - start):
         if varying[start + i]:
-            total |= (payloads[start] >> i) & (0x7F << 7 * i)
+            digit = payloads[start] >> i
+            digit &= 0x7F << 7 * i
+            total |= digit
         else:
             total |= (int(payloads.rows[0, start + i]) & 0x7F) << 7 * i
     return total

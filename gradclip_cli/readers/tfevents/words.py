@@ -27,3 +27,12 @@ class Words:
         if word is None:
             word = self._words[column] = self.rows[:, column : column + 4].view(_WORD)[:, 0].copy()
         return word
+
+    def column(self, column: int) -> npt.NDArray[np.uint8]:
+        """One column, shape (n,), not to be written to. There are four columns or more."""
+        for first in range(column, column - 4, -1):
+            if first in self._words:
+                break
+        else:
+            first = min(column, self.rows.shape[1] - 4)
+        return self[first].view(np.uint8)[column - first :: 4]
