@@ -269,6 +269,8 @@ class Detection:
 
     Attributes:
         explosions, spikes, growths: In time order.
+        recurring: Indices into `loss` of short rises that come round so regularly or so often, without
+            explosions, that they were taken for the way of these data and not for spikes.
         norm, loss: Baselines, for pictures; None where there is no such series.
         judged_norm, judged_loss: How many points had enough history to be judged.
         diverged: The run never came back, or ended non-finite.
@@ -277,6 +279,7 @@ class Detection:
     explosions: tuple[Explosion, ...] = ()
     spikes: tuple[Spike, ...] = ()
     growths: tuple[Growth, ...] = ()
+    recurring: tuple[int, ...] = ()
     norm: Baseline | None = None
     loss: Baseline | None = None
     judged_norm: int = 0

@@ -105,6 +105,15 @@ def test_two_records_in_one_line(tmp_path: Path) -> None:
     assert log.damage == ()
 
 
+def test_a_record_behind_the_beginning_of_another(tmp_path: Path) -> None:
+    log = read(tmp_path, '{"step": 1, "loss": 2.5}\n{"step": 2, "lo{"step": 2, "loss": 2.25}\n{"step": 3, "loss": 2.0}{"step"\n')
+    assert values(log, "loss") == [2.5, 2.25, 2.0]
+    assert [d.where for d in log.damage] == ["line 2", "line 3"]
+    # An object within a broken record is no record.
+    log = read(tmp_path, '{"step": 1, "loss": 2.5}\n{"step" 2, "more": {"loss": 9.5}}\n')
+    assert values(log, "loss") == [2.5]
+
+
 def test_other_lines_between_are_noted(tmp_path: Path) -> None:
     log = read(tmp_path, '{"step": 1, "loss": 2.5}\nsaved a checkpoint\n\n{"step": 2, "loss": 2.25}\n')
     assert values(log, "loss") == [2.5, 2.25]

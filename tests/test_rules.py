@@ -226,3 +226,13 @@ def test_many_nonfinite_stretches_are_one_finding_with_the_count() -> None:
     (hit,) = found(analyze(make_run(losses(), values)), "GC104")
     assert (hit.first_step, hit.last_step) == (50, 68)
     assert hit.evidence["num_nonfinite"] == 10
+
+
+def test_rises_that_recur_are_told_once_and_are_no_spikes() -> None:
+    values = losses(600)
+    values[60::60] += 1.0
+    analysis = analyze(make_run(values, norms(600)))
+    (hit,) = found(analysis, "GC102")
+    assert hit.severity is Severity.INFO
+    assert hit.evidence["num_rises"] >= 8
+    assert analysis.verdict is Verdict.STABLE

@@ -42,7 +42,7 @@ def detect(loss: Series | None, grad_norm: Series | None, lr: Series | None) -> 
     exploded = align.covered(loss_steps, norm_steps[norm.first], norm_steps[norm.last])
     raised = align.lr_raised(align.lr_at(loss_steps, lr_log.steps, lr_log.values))
     nonfinite_end = ends_nonfinite(loss_log.values)
-    events, loss_bound, usual_loss = spikes.find(y, exploded, raised, nonfinite_end)
+    events, recurring, loss_bound, usual_loss = spikes.find(y, exploded, raised, nonfinite_end)
     led_by = align.leads(norm_rows[norm.first], norm_log.steps, loss_rows[[e.first for e in events]], loss_log.steps)
 
     broke = [loss_steps[[e.first for e in events]], _first_nonfinite(loss_log), _first_nonfinite(norm_log)]
@@ -56,6 +56,7 @@ def detect(loss: Series | None, grad_norm: Series | None, lr: Series | None) -> 
             for first, last, peak, level, ratio in zip(norm.first, norm.last, norm.peak, norm.level, norm.ratio, strict=True)
         ),
         spikes=tuple(_spike(e, loss_rows, lead) for e, lead in zip(events, led_by, strict=True)),
+        recurring=tuple(int(loss_rows[e.first]) for e in recurring),
         growths=tuple(Growth(int(norm_rows[first]), int(norm_rows[last]), factor) for first, last, factor in grown),
         norm=_baseline(norm_log, norm_rows, np.exp(norm.usual.level), np.exp(np.minimum(norm.bound, LARGEST_LOG))),
         loss=_baseline(loss_log, loss_rows, usual_loss.level, loss_bound),

@@ -52,7 +52,7 @@ class Usual:
         level: Lower of the medians of the last 32 and of the last 9 calm rows.
         short: The latter.
         lag: How far the series ran above `level` lately (median of 32 rows): above 0 in a steady rise.
-        noise: Standard deviation (robust, over 200 rows) of what `level` and `lag` leave unexplained.
+        noise: Standard deviation (robust, over 150 rows) of what `level` and `lag` leave unexplained.
         history: How many calm rows came before.
     """
 

@@ -12,10 +12,10 @@ BLOCKS, BLOCK_LEAST, BLOCK_MOST = 20, 10, 50
 """The loss is looked at in block medians: twenty of them, or more of fifty rows each."""
 LEARNING_SHARE = 0.1
 """The best block must come after so much of the log: some losses (of a critic, of a generator) grow from the start."""
-RISE, LOST = 0.3, 0.3
+RISE, LOST = 0.5, 0.3
 """Above the best block by half of its level and by three tenths of the progress made until then. A loss that drifts
 up by less, or that swings, is common."""
-Z = 5.0
+Z = 4.0
 """Times the spread between neighbouring blocks."""
 STAYS = 3
 """So many last blocks must be up."""

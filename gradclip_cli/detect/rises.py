@@ -77,7 +77,7 @@ def _ahead(flag: Mask, rows: int) -> Mask:
     return out
 
 
-def alarms(y: Values, r: Rise, forward: Values, led: Mask) -> tuple[Mask, Mask]:
+def alarms(r: Rise, forward: Values, led: Mask) -> tuple[Mask, Mask]:
     """Rows that raise an alarm, and rows that rise half as far (where an event may begin).
 
     Args:
@@ -88,5 +88,5 @@ def alarms(y: Values, r: Rise, forward: Values, led: Mask) -> tuple[Mask, Mask]:
     two_of_three = half.astype(np.int8) + _ahead(half, 1) + _ahead(half, 2) >= 2
     alarm = r.rise >= r.alone
     alarm |= (r.rise >= r.stays) & (two_of_three | led)
-    alarm |= (r.rise >= r.long) & (r.rise + (forward - y) >= r.long) & np.isfinite(forward)
+    alarm |= (r.rise >= r.long) & (forward - r.base >= r.long) & np.isfinite(forward)
     return alarm & (r.rise > 0), half

@@ -51,7 +51,7 @@ class Watched:
     early: tuple[int, int] | None
 
 
-def find(y: Values, exploded: Mask, raised: Mask, ends_nonfinite: bool) -> tuple[list[Event], Values, Usual]:
+def find(y: Values, exploded: Mask, raised: Mask, ends_nonfinite: bool) -> tuple[list[Event], list[Event], Values, Usual]:
     """Spikes of a finite loss, in two rounds: what the first finds stays out of the baseline of the second.
 
     Args:
@@ -60,7 +60,8 @@ def find(y: Values, exploded: Mask, raised: Mask, ends_nonfinite: bool) -> tuple
         ends_nonfinite: The log goes on after the last row, with nan or inf only.
 
     Returns:
-        The spikes in order, the loss that each row had to reach for an alarm, and the baseline.
+        The spikes in order, the rises that recur (taken for the way of these data), the loss that each row had to reach
+        for an alarm, and the baseline.
     """
     n = len(y)
     led = exploded.copy()
@@ -76,12 +77,12 @@ def find(y: Values, exploded: Mask, raised: Mask, ends_nonfinite: bool) -> tuple
         calm = outside(n, *_masked(events, n))
         seen = usual_without(seen, y, calm, steady_rise=True)
         events, r = _round(watched, calm, seen)
-    events = _extraordinary(events, watched.forward, r)
+    events, recurring = _extraordinary(events, watched.forward, r)
     outcome.judge(events, y, watched.forward, ends_nonfinite)
     slow = None if any(e.end == n for e in events) else creep.find(y)
     if slow:
         events = sorted([*events, slow], key=lambda e: e.first)
-    return events, r.base + r.alone, seen
+    return events, recurring, r.base + r.alone, seen
 
 
 def _masked(events: list[Event], n: int) -> tuple[Index, Index]:
@@ -92,7 +93,7 @@ def _masked(events: list[Event], n: int) -> tuple[Index, Index]:
 
 def _round(w: Watched, calm: Mask, seen: Usual) -> tuple[list[Event], Rise]:
     r = rises(w.y, calm, seen, w.raised)
-    alarm, half = alarms(w.y, r, w.forward, w.led)
+    alarm, half = alarms(r, w.forward, w.led)
     if w.early:
         alarm[slice(*w.early)] = half[slice(*w.early)] = True
     first, last = _stretches(w.y, calm, seen, alarm, half)
@@ -152,12 +153,17 @@ def _events(w: Watched, calm: Mask, seen: Usual, r: Rise, first: Index, last: In
     return events
 
 
-def _extraordinary(events: list[Event], forward: Values, r: Rise) -> list[Event]:
-    """Without what is ordinary for these data: regular or frequent leaps, and outliers that the noise nearby reaches too."""
+def _extraordinary(events: list[Event], forward: Values, r: Rise) -> tuple[list[Event], list[Event]]:
+    """Without what is ordinary for these data: regular or frequent leaps, and outliers that the noise nearby reaches too.
+
+    Returns:
+        What is left, and the regular or frequent leaps.
+    """
     unled = [e for e in events if not e.led]
     short = [e for e in unled if e.alarmed - e.first < SHORT]
     gone = {short[i].first for i in ordinary.regular(*_rows_and_heights(short))}
     gone |= {unled[i].first for i in ordinary.frequent(*_rows_and_heights(unled))}
+    recurring = [e for e in events if e.first in gone]
     events = [e for e in events if e.first not in gone]
     for _ in range(ordinary.ROUNDS):
         first, _ = _rows_and_heights(events)
@@ -171,7 +177,7 @@ def _extraordinary(events: list[Event], forward: Values, r: Rise) -> list[Event]
         if len(kept) == len(events):
             break
         events = kept
-    return events
+    return events, recurring
 
 
 def _rows_and_heights(events: list[Event]) -> tuple[Index, Values]:

@@ -444,6 +444,8 @@ def _collect(data: bytes, shape: _Shape, chosen: Sequence[str], *, quotes: bool,
 
 def _place(odd: Sequence[_OddRow], table: _Table, shape: _Shape) -> None:
     """Few rows of another width were cut or ran into one another; many are how this table is written."""
+    if not odd:
+        return
     if len(odd) <= max(_FEW_ROWS, _FEW_FRACTION * table.num_rows) and len(odd) < 0.5 * table.num_rows:
         table.damage += [Damage(f"line {o.line}", f"{o.found} cells, expected {o.expected}", "that row") for o in odd[:_MAX_SHOWN_DAMAGE]]
         if len(odd) > _MAX_SHOWN_DAMAGE:

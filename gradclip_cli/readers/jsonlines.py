@@ -49,7 +49,7 @@ def _claims(source: Source) -> bool:
     lines = [line for line in text.split("\n") if line.strip()][:_HEAD_LINES]
     whole = len(source.head) < HEAD_BYTES
     complete = lines if whole or len(lines) == _HEAD_LINES else lines[:-1]
-    records = [v for line in complete for v in _values_of(line) if type(v) is dict]
+    records = [v for line in complete for v in _values_in_line(line)[0] if type(v) is dict]
     if len(records) >= max(1, 0.5 * len(complete)):
         return not all(map(_is_console, records))
     # One document over many lines, or one line longer than what we see: JSON all the way, and nothing behind it.
@@ -67,7 +67,7 @@ def _is_console(record: Mapping[str, Any]) -> bool:
 
 
 def _is_record(line: str) -> bool:
-    return any(isinstance(v, dict) for v in _values_of(line))
+    return any(type(v) is dict for v in _values_in_line(line)[0])
 
 
 def _read(source: Source, wanted: Wanted) -> Log:
@@ -123,22 +123,21 @@ def _by_line(data: bytes, records: Records, damage: list[Damage], notes: list[st
             line = raw.decode("utf-8", "replace").strip()
             if not line:
                 continue
-            values = list(_values_of(line))
+            values, complete = _values_in_line(line)
             for value in values:
                 if type(value) is dict:
                     records.add(value)
-            if not values and line[0] == "{":
-                broken.append((number, line))
-            elif not values:
+            if not values and line[0] != "{":
                 num_other += 1
+            elif not complete:
+                broken.append((number, _excerpt(line)))
             continue
         if type(value) is dict:
             records.add(value)
     if broken and broken[-1][0] == number and not data.endswith(b"\n"):
         last, _ = broken.pop()
         damage.append(_cut_line(last))
-    for line_number, line in broken[:_MAX_SHOWN_DAMAGE]:
-        damage.append(Damage(f"line {line_number}", f"{_excerpt(line)}, expected a JSON object", "that record"))
+    damage += [Damage(f"line {n}", f"{what}, expected a JSON object", "that record") for n, what in broken[:_MAX_SHOWN_DAMAGE]]
     if len(broken) > _MAX_SHOWN_DAMAGE:
         first = broken[_MAX_SHOWN_DAMAGE][0]
         damage.append(
@@ -148,11 +147,15 @@ def _by_line(data: bytes, records: Records, damage: list[Damage], notes: list[st
         notes.append(f"{num_other} lines that are no JSON were left out")
 
 
-def _values_of(line: str) -> Iterator[Any]:
-    """The JSON values in one line: one, several that two writers ran together, or none where it is broken."""
+def _values_in_line(line: str) -> tuple[list[Any], bool]:
+    """The JSON values in one line, and whether they are all of it.
+
+    There may be several, run together by two writers, or one behind the beginning of another that a job
+    left when it was killed.
+    """
     line = line.strip().rstrip(",")
+    values: list[Any] = []
     at = 0
-    values = []
     try:
         while at < len(line):
             value, at = _decoder.raw_decode(line, at)
@@ -160,9 +163,18 @@ def _values_of(line: str) -> Iterator[Any]:
             at = _skip(line, at)
     except (ValueError, RecursionError):
         if not values and (repaired := _BARE.sub(_spelled, line)) != line:
-            yield from _values_of(repaired)
-            return
-    yield from values
+            return _values_in_line(repaired)
+    else:
+        return values, True
+    last = line.rfind('{"', at + 1)
+    if last > 0:
+        try:
+            value, end = _decoder.raw_decode(line, last)
+        except (ValueError, RecursionError):
+            return values, False
+        if end == len(line):
+            values.append(value)
+    return values, False
 
 
 def _spelled(bare: re.Match[str]) -> str:

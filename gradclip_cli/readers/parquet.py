@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.readers import frame, names
-from gradclip_cli.readers.log import Log, Reader, Source, Wanted
-from gradclip_cli.readers.records import evaluation_notes, evaluation_rows, without_rows
+from gradclip_cli.model import Damage
+from gradclip_cli.readers import names, numbers
+from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
+from gradclip_cli.readers.records import evaluation_notes, marks_evaluation, without_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MAGIC = b"PAR1"
+# A constant column takes next to nothing, but a damaged count of rows can claim anything.
+_MAX_ROWS_PER_BYTE = 1000
+_MAX_SHOWN_DAMAGE = 5
+# What pyarrow raises on damaged files, beside its own exceptions.
+_ERRORS = (OSError, ValueError, OverflowError, MemoryError, KeyError, IndexError, NotImplementedError)
 
 
 def _claims(source: Source) -> bool:
@@ -19,42 +29,93 @@ def _claims(source: Source) -> bool:
 
 
 def _read(source: Source, wanted: Wanted) -> Log:
-    import polars as pl
+    import pyarrow as pa
+    from pyarrow import parquet as pq
 
     data = source.read_bytes()
     if not data.endswith(_MAGIC):
         raise GradclipError(f"{source.path}: a Parquet file without its end, where the layout is kept; nothing in it can be read")
     try:
-        with _quiet():
-            schema = pl.read_parquet_schema(data)
-            keys = [k for k, t in schema.items() if t.is_numeric() or t in (pl.String, pl.Null)]
-            splits = [k for k in schema if k.lower() in names.SPLIT_KEYS]
-            chosen = names.to_read([k for k in keys if k not in splits], wanted)
-            table = pl.read_parquet(data, columns=list(dict.fromkeys([*chosen, *splits]))) if chosen else pl.DataFrame()
-            left_out = evaluation_rows(table, splits)
-            columns = without_rows(frame.columns_of(table, chosen), left_out)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, OverflowError, ValueError) as e:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        schema = file.schema_arrow
+        sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    except (pa.lib.ArrowException, *_ERRORS) as e:
         raise GradclipError(f"{source.path}: damaged Parquet file ({_first_line(e)}); nothing in it can be read") from e
-    if not table.height:
+    splits = [f.name for f in schema if f.name.lower() in names.SPLIT_KEYS]
+    readable = [f.name for f in schema if _is_readable(f.type) and f.name not in splits]
+    chosen = names.to_read(list(dict.fromkeys(readable)), wanted)
+    if not chosen or not any(sizes):
         raise GradclipError(f"{source.path}: a Parquet table without rows or numbers; expected a row a step")
-    return Log("parquet", columns, notes=tuple(evaluation_notes(left_out)))
+    parts: dict[str, list[Column]] = {key: [] for key in chosen}
+    left_out: list[int] = []
+    bad: list[tuple[int, str]] = []
+    first = 0
+    for i, size in enumerate(sizes):
+        try:
+            if not 0 <= first + size <= max(1 << 20, _MAX_ROWS_PER_BYTE * len(data)):
+                raise ValueError(f"it claims {size} rows")
+            table = file.read_row_group(i, columns=[*chosen, *splits], use_threads=False)
+            group = {key: _column(table.column(key), first) for key in chosen}
+            marked = [row for key in splits for row, text in enumerate(table.column(key).to_pylist(), first) if marks_evaluation(text)]
+        except (pa.lib.ArrowException, *_ERRORS) as e:
+            bad.append((i, _first_line(e)))
+            first += max(0, min(size, 1 << 40))
+            continue
+        for key, column in group.items():
+            parts[key].append(column)
+        left_out += marked
+        first += size
+    columns = {key: _joined(p) for key, p in parts.items() if p}
+    if not columns:
+        raise GradclipError(f"{source.path}: damaged Parquet file ({bad[0][1]}); nothing in it can be read")
+    damage = [Damage(f"row group {i}", f"{what}, expected a column's pages", "its rows") for i, what in bad[:_MAX_SHOWN_DAMAGE]]
+    if len(bad) > _MAX_SHOWN_DAMAGE:
+        damage.append(Damage("further on", f"{len(bad) - _MAX_SHOWN_DAMAGE} more damaged row groups", "their rows"))
+    # Where everything is called a test, that is the name of the run.
+    rows = np.unique(np.array(left_out if len(set(left_out)) < first else [], np.int64))
+    return Log("parquet", without_rows(columns, rows), damage=tuple(damage), notes=tuple(evaluation_notes(rows)))
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without polars' own words on standard error about a damaged file: it is told as one sentence here."""
-    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(null)
+def _is_readable(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(is_a(kind) for is_a in (types.is_integer, types.is_floating, types.is_decimal, types.is_string, types.is_large_string))
+
+
+def _column(values: pa.ChunkedArray, first: int) -> Column:
+    """The values that are there; numbers only. By the buffers: pyarrow's own way to numpy imports pandas."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if types.is_string(values.type) or types.is_large_string(values.type):
+        parsed = [(row, n) for row, text in enumerate(values.to_pylist(), first) if text and (n := numbers.parse(text)) is not None]
+        at = np.array([row for row, _ in parsed], np.int64)
+        return Column(at, np.array([n.value for _, n in parsed], np.float64), any(n.rounded for _, n in parsed))
+    columns = []
+    for chunk in values.cast(pa.float64(), safe=False).chunks:
+        valid, numbers_of = chunk.buffers()
+        rows = np.arange(first, first + len(chunk))
+        inside = slice(chunk.offset, chunk.offset + len(chunk))
+        logged = np.frombuffer(numbers_of, np.float64)[inside] if len(chunk) else np.empty(0)
+        if valid is not None:
+            there = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[inside].astype(bool)
+            rows, logged = rows[there], logged[there]
+        columns.append(Column(rows, logged))
+        first += len(chunk)
+    return _joined(columns)
+
+
+def _joined(columns: list[Column]) -> Column:
+    at: npt.NDArray[np.int64] = np.concatenate([np.empty(0, np.int64), *(c.at for c in columns)])
+    return Column(at, np.concatenate([np.empty(0), *(c.values for c in columns)]), any(c.rounded for c in columns))
 
 
 def _first_line(e: BaseException) -> str:
-    return (str(e).strip().splitlines() or ["no reason given"])[0][:120]
+    return (str(e).strip().splitlines() or [type(e).__name__])[0][:120]
 
 
 READER = Reader("parquet", "Parquet tables", _claims, _read)

@@ -23,14 +23,15 @@ def exploding_step(run: Run, found: Detection) -> list[Hit]:
 
     How it decides: With b the usual log-norm (the lower of the medians of the last 32 and the last 9
     rows before it, flagged and non-finite rows left out) and s the noise of the log-norm (1.4826 x the
-    median distance from a 9-row median, over 200 rows, at least 0.10): a row is flagged when
-    log(norm) - b >= max(log 10, 3.5 s), the norm is also at least 3 times the median of the last 500 rows,
-    and at least one row of the event is 4 times the median of the 5 rows before it. No verdict before 8
-    rows of history. Severity is error when a loss spike followed from it.
+    median distance from b over 150 rows, at least 0.10): a row is flagged when log(norm) - b >=
+    max(log 10, 3.5 s) and the norm is at least 3 times the median of the last 500 rows. At least one row
+    of the event must be 4 times the median of the 5 rows before it, and below 20 times the usual norm the
+    log ratio must exceed the second largest within 200 rows 1.35 times. No verdict before 8 rows of
+    history, but a leap within them that comes back within 64 rows counts. Severity is error when a loss
+    spike followed.
 
     What to do: Look at the batch of the first exploding step (data, length, labels). If clipping is on and the
-    loss spiked all the same, check that it acts (`gradclip explain` lists what can be wrong with a
-    threshold), and lower max_norm towards the usual norm.
+    loss spiked all the same, check that it acts, and lower max_norm towards the usual norm.
 
     When it is wrong: A change of the loss (a new term, another weighting) or of the data mixture that lifts
     every later norm is a change of level, reported once at most. Norms logged after clipping never
@@ -65,20 +66,37 @@ def loss_spike(run: Run, found: Detection) -> list[Hit]:
     Why it matters: A recovered spike costs the steps it lasted, and tells that the run is near its edge:
     the next one may not come back.
 
-    How it decides: The rise above the usual loss (robust running level) must exceed the larger of 12 % of the
-    level, 2 % of the fall in loss so far and 9 times the noise (6.5 times when it lasts or when the norm
-    exploded within two rows before). It must also stand 1.75 times above the largest residual outside
-    events nearby. Recovered: the median of the next 9 rows is back within max(1.25 noise, 6 % of the level,
-    1 % of the fall so far) of where the loss was heading. When an explosion of the norm began at or up to
-    8 rows before it, the finding carries `led_by` and the lead in steps.
+    How it decides: The level is the lower of the medians of the last 32 and the last 9 rows, the noise the
+    robust residual over 150 rows (at least 0.3 % of the level); events and non-finite rows enter neither.
+    The rise must reach the largest of 12 % of the level, 2 % of the fall in loss so far (both doubled
+    after a rise of the learning rate) and 9 times the noise: 6.5 times where two of three rows stay up
+    or the norm exploded within two rows before, 4 times where the median of nine rows does. A short one
+    that no explosion led must also stand 1.75 to 3 times (the heavier the tail, the more) above the
+    largest residual within 200 rows. Recovered: the median of the next 9 rows is back to where the loss
+    was heading (the trend before, damped) within the largest of 1.25 noise, 6 % of the level and 1 % of
+    the fall so far, without a new alarm for 3 rows. When an explosion of the norm began at or up to 8
+    rows before it, the finding carries `led_by` and the lead in steps.
 
     What to do: See which step led (led_by) and look at its batch. If an explosion led it, a max_norm between
     the usual norm and the exploding one would have bounded that update.
 
     When it is wrong: A loss averaged over many steps smears a one-step spike below the threshold. A
-    curriculum, a new data source or a changed loss gives a jump that is no fault.
+    curriculum, a new data source or a changed loss gives a jump that is no fault. Short rises that come
+    round regularly, or ten times within 200 rows, without explosions are taken for the way of the data
+    (hard batches, starts of epochs) and told once, as an info.
     """
-    return [_spike_hit(run, found, s) for s in _judged_spikes(run, found) if s.recovered is not False]
+    hits = [_spike_hit(run, found, s) for s in _judged_spikes(run, found) if s.recovered is not False]
+    if found.recurring:
+        loss = run.series["loss"]
+        first, last = (int(loss.steps[found.recurring[k]]) for k in (0, -1))
+        text = (
+            f"{len(found.recurring):,} short rises of the loss recur so regularly or so often, without explosions, "
+            "that they were taken for the way of these data (hard batches, starts of epochs) and not for spikes"
+        )
+        highest = float(loss.values[list(found.recurring)].max())
+        evidence = {"num_rises": len(found.recurring), "highest_loss": highest}
+        hits.append(Hit(text, first, last, evidence, severity=Severity.INFO))
+    return hits
 
 
 def diverged(run: Run, found: Detection) -> list[Hit]:
@@ -90,10 +108,11 @@ def diverged(run: Run, found: Detection) -> list[Hit]:
     Why it matters: The steps after it are lost compute; the run should go back to a checkpoint from before
     the first step named here.
 
-    How it decides: Found as a loss spike (GC102) is, with at least 30 logged rows after it (or a loss orders
-    of magnitude above everything seen before) without recovery. It is an error, and the run counts as
-    diverged, when the loss ends at least 10 % above what was expected, or 60 % of the progress in loss is
-    lost, or the loss ends non-finite; else a warning.
+    How it decides: Found as a loss spike (GC102) is, without recovery in the rows after it (30, in short logs
+    a fifth of them, at least 12), or standing 10 times above everything seen before when the log ends; or
+    a slow rise: the last block medians lie 50 % above the best one and 30 % of the progress made until
+    then is lost. It is an error, and the run counts as diverged, when the loss ends at least 10 % above
+    what was expected, or 60 % of the progress is lost, or the loss ends non-finite; else a warning.
 
     What to do: Restart from the last checkpoint before the first step named here, with the cause removed:
     skip the batch, lower the learning rate, or clip so that the leading explosion is bounded.
@@ -243,14 +262,16 @@ def norm_growth(run: Run, found: Detection) -> list[Hit]:
     Why it matters: Clipping hides it: the update stays bounded while its direction gets worse. A learning
     rate too high for this stage, or a precision problem, often shows so long before the loss does.
 
-    How it decides: The running median of the norm rises at least threefold over at least 30 logged rows,
-    beyond its noise, outside warm-up and not following a change of the learning rate, and either reaches
-    the end of the log or an explosion or loss spike.
+    How it decides: The level (medians of 10 rows) rises at least threefold within 30 to 300 logged rows and
+    within the last fifth of what was logged by then, steadily (correlation with time 0.9, no single leap
+    of more than 60 % of it), to 1.5 times every level before, while the learning rate changes by less
+    than half; and it ends in an explosion, a loss spike, a non-finite value or the end of the log.
 
     What to do: Lower the learning rate or lengthen its warm-up; compare the norm of the largest tensors at the
     beginning and the end of the rise.
 
-    When it is wrong: Norms often grow two- to threefold over a long run without harm.
+    When it is wrong: Norms often grow two- to threefold over a long run without harm; a growth slower than a
+    fifth of the run is not reported.
     """
     norm = run.series["grad_norm"]
     _enough(found.judged_norm, len(norm))
