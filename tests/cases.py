@@ -89,6 +89,15 @@ def mlflow(path: Path) -> Path:
     return _write(path / "loss", "".join(f"{1700000000000 + s} {v} {s}\n" for s, v in zip(STEPS, LOSS, strict=True)))
 
 
+def wandb(path: Path) -> Path:
+    from tests.test_reader_wandb import framed, history
+
+    target = path / "run-abc.wandb"
+    records = (history(i, int(r["step"]), **{"train/loss": r["loss"], "train/grad_norm": r["grad_norm"]}) for i, r in enumerate(_rows(), 1))
+    target.write_bytes(framed(records))
+    return target
+
+
 def megatron(path: Path) -> Path:
     return _write(
         path / "megatron.log",

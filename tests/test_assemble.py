@@ -193,3 +193,15 @@ def test_series_logged_by_step_rewind_each_by_itself() -> None:
 def test_max_norm_is_read_where_it_is_logged_and_constant() -> None:
     assert one(rows(step=[1, 2, 3], loss=[1.0, 1.0, 1.0], max_grad_norm=[0.5, 0.5, 0.5])).max_norm == 0.5
     assert one(rows(step=[1, 2, 3], loss=[1.0, 1.0, 1.0], max_grad_norm=[0.5, 0.7, 0.5])).max_norm is None
+
+
+def test_files_of_one_key_each_stand_side_by_side() -> None:
+    run = one(merge([rows(loss=[3.0, 2.0, 1.0]), rows(grad_norm=[0.3, 0.2, 0.1])]))
+    assert run.series["loss"].steps.tolist() == run.series["grad_norm"].steps.tolist() == [0, 1, 2]
+
+
+def test_steps_and_counted_rows_do_not_mix() -> None:
+    stepped = Log("mlflow", {"loss": Column(np.array([10, 20, 30]), np.array([3.0, 2.0, 1.0]))}, by_step=True)
+    run = one(merge([stepped, rows(grad_norm=[0.3, 0.2])]))
+    assert set(run.series) == {"loss"}
+    assert any("'grad_norm' without steps" in n for n in run.notes)

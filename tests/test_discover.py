@@ -129,4 +129,10 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
             f.write(bytes(1 << 20))
     with pytest.raises(GradclipError):
         read_runs(tmp_path / "bomb.log.gz")
-    shutil.rmtree(tmp_path)
+    
+
+
+def test_a_text_log_with_a_block_of_zeros(tmp_path: Path) -> None:
+    data = cases.keyvalue(tmp_path).read_bytes()
+    (tmp_path / "hurt.log").write_bytes(data[:1000] + bytes(4096) + data[1000:])
+    assert len(read_run(tmp_path / "hurt.log").series["loss"]) >= cases.N - 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from gradclip_cli.errors import GradclipError
 from gradclip_cli.readers.log import Log, Wanted
 from gradclip_cli.readers.open import open_source
 from gradclip_cli.readers.parquet import READER
+from tests.conftest import ROOT
 from tests.test_reader_csv import cells, values
 
 
@@ -62,6 +65,59 @@ def test_a_cut_file(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(GradclipError, match="without its end"):
         read(path)
+
+
+def test_a_broken_row_group_costs_its_rows_only(tmp_path: Path) -> None:
+    from pyarrow import parquet as pq
+
+    path = write(tmp_path, step=list(range(500)), loss=[2.5 - i / 1000 for i in range(500)])
+    data = bytearray(path.read_bytes())
+    group = pq.ParquetFile(path).metadata.row_group(2)
+    at = group.column(1).data_page_offset
+    data[at : at + 16] = b"\xff" * 16
+    path.write_bytes(data)
+    log = read(path)
+    assert [d.where for d in log.damage] == ["row group 2"]
+    assert cells(log)["loss"] == [(i, 2.5 - i / 1000) for i in range(500) if not 200 <= i < 300]
+    assert [at for at, _ in cells(log)["step"]] == [i for i in range(500) if not 200 <= i < 300]
+
+
+def test_other_kinds_of_numbers(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+    table = pa.table(
+        {
+            "step": pa.array([1, 2, None, 4], pa.uint32()),
+            "loss": pa.array([2.5, None, 2.25, 2.0], pa.float16()),
+            "grad_norm": pa.array(["0.5", "nan", None, "0.25"]).dictionary_encode(),
+            "lr": pa.array([1, 2, 3, None], pa.int32()).cast(pa.decimal128(20, 3)),
+            "grad_norms": pa.array([[1.0], [2.0], [3.0], [4.0]]),
+        }
+    )
+    pq.write_table(table.slice(1), tmp_path / "run.parquet")
+    log = read(tmp_path / "run.parquet")
+    assert cells(log)["step"] == [(0, 2.0), (2, 4.0)]
+    assert cells(log)["loss"] == [(1, 2.25), (2, 2.0)]
+    assert math.isnan(cells(log)["grad_norm"][0][1])
+    assert cells(log)["grad_norm"][1:] == [(2, 0.25)]
+    assert cells(log)["lr"] == [(0, 2.0), (1, 3.0)]
+    assert "grad_norms" not in log.columns
+
+
+def test_pandas_is_not_imported(tmp_path: Path) -> None:
+    path = write(tmp_path, step=[1, None, 3], loss=[2.5, 2.25, None], name=["a", "b", "c"])
+    code = f"""if True:
+        import sys
+        from pathlib import Path
+        from gradclip_cli.readers.log import Wanted
+        from gradclip_cli.readers.open import open_source
+        from gradclip_cli.readers.parquet import READER
+        READER.read(open_source(Path({str(path)!r})), Wanted())
+        print("pandas" in sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_broken_files_are_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -409,17 +409,28 @@ def _stage(log: Log, series: Mapping[str, Series]) -> tuple[NormStage, str, floa
 
 
 def merge(logs: Sequence[Log]) -> Log:
-    """One log from the files of one run, in the order they were written."""
+    """One log from the files of one run, in the order they were written.
+
+    Files that share a key go on one behind the other; files of different keys (a metric each) stand side by side.
+    """
     if len(logs) == 1:
         return logs[0]
+    notes = [n for log in logs for n in log.notes]
+    if len({log.by_step for log in logs}) > 1:
+        # Steps and counted rows do not mix; keep the kind that holds more.
+        size = {kind: sum(len(c.values) for log in logs if log.by_step is kind for c in log.columns.values()) for kind in (True, False)}
+        kept = size[True] >= size[False]
+        left_out = [k for log in logs if log.by_step is not kept for k in log.columns]
+        notes.append(f"{_listed(left_out)} {'without' if kept else 'with'} steps, left out beside the others")
+        logs = [log for log in logs if log.by_step is kept]
+    goes_on = len({k for log in logs for k in log.columns}) < sum(len(log.columns) for log in logs)
     parts: dict[str, list[Column]] = {}
     offset = 0
     for log in logs:
-        rows = 0
         for key, c in log.columns.items():
             parts.setdefault(key, []).append(c if log.by_step else replace(c, at=c.at + offset))
-            rows = max(rows, int(c.at[-1]) + 1 if len(c.at) else 0)
-        offset += rows
+        if goes_on:
+            offset += max((int(c.at[-1]) + 1 for c in log.columns.values() if len(c.at)), default=0)
     columns = {
         key: cs[0]
         if len(cs) == 1
@@ -428,8 +439,9 @@ def merge(logs: Sequence[Log]) -> Log:
     }
     damage: tuple[Damage, ...] = tuple(d for log in logs for d in log.damage)
     overflows: tuple[Overflow, ...] = tuple(o for log in logs for o in log.overflows)
-    notes = tuple(dict.fromkeys(n for log in logs for n in log.notes))
-    return replace(logs[0], columns=columns, damage=damage, overflows=overflows, notes=(*notes, f"read from {len(logs)} files"))
+    if len(logs) > 1:
+        notes.append(f"read from {len(logs)} files")
+    return replace(logs[0], columns=columns, damage=damage, overflows=overflows, notes=tuple(dict.fromkeys(notes)))
 
 
 def _spoken(role: str) -> str:

@@ -1,4 +1,4 @@
-"""polars, for tables too large for the standard library: counted, read, turned into columns."""
+"""polars, for text tables too large for the standard library: in pieces, counted, turned into columns."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ HEAD_BYTES = 1 << 16
 # gzip of a repetitive log reaches some 30:1; far beyond that is a bomb.
 _MAX_GZIP_RATIO = 200
 _MIN_GZIP_LIMIT = 1 << 28
+# What no text holds: all but backspace, tab, the line ends and escape.
+_CONTROLS = tuple(c for c in range(1, 32) if c not in b"\b\t\n\v\f\r\x1b")
 
 
 def open_source(path: Path) -> Source:
@@ -81,10 +83,14 @@ def _encoding(head: bytes) -> str | None:
 
 
 def _decode_head(head: bytes) -> str:
-    if _encoding(head) is None and b"\x00" in head[:8192]:
-        return ""
+    if _encoding(head) is None:
+        # A machine that lost power leaves blocks of zeros in a text log; a binary file has other control codes too.
+        zeros, controls = head.count(0), sum(head.count(c) for c in _CONTROLS)
+        if zeros > 0.9 * len(head) or controls > 0.02 * (len(head) - zeros):
+            return ""
+        head = head.replace(b"\x00", b"")
     text = to_utf8(head).decode("utf-8", "replace")
-    # A binary file without zero bytes: mostly undecodable.
+    # A binary file without control codes: mostly undecodable.
     return "" if text.count("\ufffd") > 0.1 * len(text) else text
 
 

@@ -20,7 +20,8 @@ from gradclip_cli.readers.text.notebook import Console, is_stream, unwrap
 from gradclip_cli.readers.text.records import Mask, Records
 from gradclip_cli.readers.text.skeletons import Skeletons
 from gradclip_cli.readers.text.stepping import Stepping
-from gradclip_cli.readers.text.tokens import BAR, RANK, SCALE, Layout, Tokens
+from gradclip_cli.readers.text.fields import BAR, RANK, SCALE, Layout
+from gradclip_cli.readers.text.tokens import Tokens
 
 # The clipping bound as the arguments are printed before a run: `clip_grad ....... 1.0`, `'max_grad_norm': 1.0`, `gradient_clipping=1.0`.
 _BOUND = re.compile(

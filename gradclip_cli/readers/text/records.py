@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gradclip_cli.model import Values
 from gradclip_cli.readers.text.format import TEXT, Format
 from gradclip_cli.readers.text.layouts import Lines, Positions, values_at
-from gradclip_cli.readers.text.tokens import LABEL, RANK, Field, Layout
+from gradclip_cli.readers.text.fields import LABEL, RANK, Field, Layout
 
 Mask = npt.NDArray[np.bool_]
 

@@ -13,7 +13,8 @@ from itertools import accumulate
 
 from gradclip_cli.readers.text.format import pattern
 from gradclip_cli.readers.text.layouts import pattern_of
-from gradclip_cli.readers.text.tokens import Field, Layout, is_rule
+from gradclip_cli.readers.text.fields import Field, Layout
+from gradclip_cli.readers.text.tokens import is_rule
 
 # Not the digits of a name (`loss_2`, `layer/2`) nor of a date. It begins with the set of first characters, for speed.
 _NUMBER = pattern(r"([\d.+\-](?<![\w./@\-].)\d*+(?:\.\d++)?(?:[eE][+-]?\d++)?(?<=\d))")

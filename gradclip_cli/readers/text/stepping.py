@@ -11,7 +11,7 @@ import numpy as np
 from gradclip_cli.model import Values
 from gradclip_cli.readers.text.format import Format
 from gradclip_cli.readers.text.records import Mask, Records, is_counter
-from gradclip_cli.readers.text.tokens import BAR, BAR_TOTAL, LABEL, TOTAL, Layout
+from gradclip_cli.readers.text.fields import BAR, BAR_TOTAL, COUNT, LABEL, TOTAL, Layout
 
 # More is no number of steps but something torn or not a counter.
 _MAX_STEPS = 1e12

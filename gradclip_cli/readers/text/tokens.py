@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gradclip_cli.model import GRAD_NORM, LOSS
 from gradclip_cli.readers import names, numbers
 from gradclip_cli.readers.log import Wanted
+from gradclip_cli.readers.text.fields import BAR, BAR_TOTAL, COUNT, LABEL, RANK, SCALE, TOTAL, Field, Layout
 from gradclip_cli.readers.text.format import Format, pattern
 from gradclip_cli.readers.text.layouts import pattern_of
+from gradclip_cli.readers.text.tables import header_of, may_be_row, row_of
 
 # The class of `names.rank` that counts epochs.
 _EPOCH = 3
-# Keys of our own; no printed key has angle brackets.
-RANK, LABEL, BAR, BAR_TOTAL, SCALE = "<rank>", "<label>", "<bar>", "<bar total>", "<scale>"
-TOTAL = "<total> "
-"""Before a key: how many of it there will be (the 1000 of `iteration 3/1000`)."""
-
 # Neither a number nor the name of what wraps one.
 _WORD = r"(?!(?:[nN][aA][nN]|[iI][nN][fF])(?![\w./@\-])|(?:tensor|[aA]rray|np\.float\d*)\()[A-Za-z_][\w./@\-]*+"
-_KEY = rf"(?<![\w./@\-])(?P<key>{_WORD}(?: {_WORD}){{0,5}}+(?: ?\([A-Za-z/%]{{1,12}}\))?+)"
+# Nor is `?loss=1&step=2` of an address one.
+_KEY = rf"(?<![\w./@\-?&])(?P<key>{_WORD}(?: {_WORD}){{0,5}}+(?: ?\([A-Za-z/%]{{1,12}}\))?+)"
 _QUOTED = r"(?P<quote>['\"])(?P<quoted>[^'\"<>]{1,200}+)(?P=quote)\s*+:\s*+"
 # What may stand around a value: `[0.1]`, `tensor(0.1)`, `np.float64(0.1)`, `'0.1'`.
 _OPEN = r"(?:(?:[a-z]{1,6}\.)?(?:float\d*|tensor|[Aa]rray)\(\[?|[\[(])?+['\"]?+\s*+"
@@ -30,7 +28,7 @@ _FINITE = r"[+-]?(?:\d{1,3}(?:,\d{3})++(?!\d)(?:\.\d*+)?|\d++(?:\.\d*+)?|\.\d++)
 _AFTER = r"(?:(?!\w)|(?=[A-Za-z]{1,4}(?:/\w{1,6})?(?![\w.=])))(?!\.\w|:\d|=|-\d)"
 _NONFINITE = r"[+-]?(?:[nN][aA][nN](?:\(ind\)|\.0)?|[iI][nN][fF](?:inity)?(?:\.0)?|1\.\#(?:QNAN|IND|INF))(?!\w|\.\w|=|\()"
 _PAIR = pattern(
-    rf"(?:{_QUOTED}|{_KEY}(?:\s*+[:=]\s*+|\s++|(?=\[))){_OPEN}(?P<value>{_NONFINITE}|{_FINITE}{_AFTER})(?:\s*+/\s*+(?P<total>\d++))?"
+    rf"(?:{_QUOTED}|{_KEY}(?:\s*+[:=]\s*+|\s++|(?=\[))){_OPEN}(?P<value>{_NONFINITE}|{_FINITE}{_AFTER})(?:(?:\s*+/\s*+|\s++of\s++)(?P<total>\d++))?"
 )
 # `| grad_norm | 68.3     |`
 _TABLE_ROW = pattern(r"\|\s*+(?P<key>[^|]{1,100}?)\s*+\|\s*+(?P<value>[^|\s]{1,40}+)\s*+\|\s*+$")
@@ -39,14 +37,18 @@ _RULE = pattern(r"\s*+[-+=]{5,}+\s*+$")
 _BAR = pattern(r"(?<![\d.])(?P<bar>\d++)/(?P<total>\d++) \[(?:\d++:)?\d++:\d\d<")
 # `Epoch [1][50/7330]`, `Epoch: [0]  [ 20/1251]`, `Train: [0/300][50/1251]`, `Train: 0 [ 50/1251 ( 4%)]`,
 # `Train Epoch: 1 [640/60000 (1%)]`;
-# of tutorials and examples, `[1,  2000] loss: 2.3`, `loss: 2.3  [ 6400/60000]`, `| epoch   1 |   200/ 2983 batches | lr 20.00 |`.
+# of tutorials and examples, `[1,  2000] loss: 2.3`, `loss: 2.3  [ 6400/60000]`, `| epoch   1 |   200/ 2983 batches | lr 20.00 |`, `[0/25][100/1583] Loss_D: 2.3`.
 _POSITION = pattern(
     r"(?:[Ee]poch|[Tt]rain)[^\s\[]{0,12}\s*+(?:\[\s*+(?P<epoch>\d++)(?:/\d++)?\]|(?P<epoch2>\d++)(?=\s))"
     r"\s*+\[\s*+(?P<iter>\d++)/\s*+(?P<total>\d++)(?:\s|\])"
     r"|\bepoch\s++(?P<epoch4>\d++) \|\s*+(?P<iter4>\d++)/\s*+(?P<total3>\d++) batches"
     r"|^\s*+\[\s*+(?P<epoch3>\d++),\s*+(?P<iter2>\d++)\](?=\s*+loss\b)"
     r"|^\s*+loss: ?\S++\s++\[\s*+(?P<iter3>\d++)/\s*+(?P<total2>\d++)\]\s*+$"
+    r"|^\s*+\[\s*+(?P<epoch5>\d++)/\d++\]\s*+\[\s*+(?P<iter5>\d++)/\s*+(?P<total4>\d++)\]"
 )
+# What may be the step of a line that names none: `[ 12/300]`, `(12/300)`, `12/300`; `[12]`, `#12`, `12 | loss`. No date.
+_OF_TOTAL = pattern(r"(?<![\w./:\-])(?P<count>\d{1,9}+)\s*+/\s*+(?P<total>\d{1,9}+)(?![\w/]|[.:\-]\d| \d\d:)")
+_ALONE = pattern(r"(?<!\S)\[\s*+(?P<count>\d{1,9}+)\s*+\](?=[\s:])|^\s*+#?(?P<count2>\d{1,9}+)(?=\s*+[|,;)]|\s++[A-Za-z])")
 # How launchers mark the lines of a process: torchrun, mpirun, Ray, our own word for it; srun only numbers them.
 _RANK = pattern(
     r"\s*+(?:\[(?:rank|default|gpu|worker)[ :]?(\d++)\]|\((?:[\w.]+ )?pid=(\d++)[^)]{0,60}\)|\[\d++,(\d++)\]<std\w++>"
@@ -67,67 +69,18 @@ _CONTEXT = pattern(
 )
 # Words that people and container runtimes put before and behind a key and that do not make another key of it.
 _BEFORE = frozenset(
-    ("info", "debug", "warning", "warn", "error", "root", "main", "current", "the", "at", "after", "finished", "completed", "done")
+    ("info", "debug", "warning", "warn", "error", "success", "root", "main", "current", "the", "at", "after", "finished", "completed", "done")
     + ("in", "on", "and", "with", "for", "end", "of", "now", "train", "training", "trainer", "worker", "stdout", "stderr", "f")
 )
 _BEHIND = frozenset(("is", "was", "of", "at", "to", "equals"))
+# Other people's losses, and the declaration of a variable.
+_OTHER_LOSSES = frozenset(("packet", "stop", "profit", "float", "double"))
 
 # A line with none of these is not looked at. Cheap, and right for all but a handful of lines in a log.
 _NEEDLES = (
     *("loss", "norm", "grdn", "trl:", "tel:", "lr", "learning", "scal", "clip", "step", "iter", "epoch", "batch", "update"),
     *("| ", "it/s", "s/it", "/s]", "/s,", "overflow"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A number in a line.
-
-    Attributes:
-        start: Where it begins.
-        pattern: Its text with every digit as 0.
-        digits: Where the printed key has digits (`loss_2`).
-    """
-
-    start: int
-    pattern: bytes
-    digits: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Layout:
-    """What the lines of one layout hold.
-
-    Attributes:
-        fields: By key, in order.
-        shape: The keys it prints.
-        length: Bytes in the line.
-        format: Whose lines they look like.
-        in_table: A row `| key | value |` of a table.
-        rule: The line between two tables.
-        overflow: A loss scaler's message.
-        training: It holds a loss or a gradient norm of training.
-        counts: It holds steps and epochs only.
-        step: The key of its step counter, or None; an epoch is none.
-        epoch: The key of its epoch, or None.
-    """
-
-    fields: Mapping[str, Field]
-    shape: tuple[str, ...]
-    length: int
-    format: Format | None = None
-    in_table: bool = False
-    rule: bool = False
-    overflow: bool = False
-    training: bool = False
-    counts: bool = False
-    step: str | None = None
-    epoch: str | None = None
-
-    @property
-    def fixed(self) -> tuple[int, ...]:
-        """Where the digits of its keys stand."""
-        return tuple(i for f in self.fields.values() for i in f.digits)
 
 
 def is_rule(line: str) -> bool:
@@ -151,57 +104,91 @@ class Tokens:
         longest = (max(k.split("_"), key=len) for k in self._asked)
         self._needles = (*_NEEDLES, *(w.encode("utf-8", "replace").decode("latin-1") for w in longest))
         self._keys: dict[tuple[str, str], str | None] = {}
+        self._in_table = False
+        self.saw_piece = False
+        """Whether a line was a part of a dict that was printed over several lines."""
 
     def may_hold(self, line: str) -> bool:
         """Whether a line is worth the look. Cheap."""
         low = line.lower()
-        return any(n in low for n in self._needles) or is_rule(line)
+        return any(n in low for n in self._needles) or is_rule(line) or (self._in_table and may_be_row(line))
 
     def __call__(self, line: str) -> Layout | None:
         if is_rule(line):
             return Layout({}, (), len(line), rule=True)
+        if self._in_table and may_be_row(line) and (row := row_of(line)):
+            return replace(row, format=self._format(line))
         if "cale" in line and _OVERFLOW.search(line):
             scale, rank = _NEW_SCALE.search(line), _OVERFLOW_RANK.search(line)
             told = {SCALE: _field(scale, "value")} if scale else {}
             return Layout(told | ({RANK: _field(rank, 1)} if rank else {}), (), len(line), overflow=True)
-        if row := _TABLE_ROW.match(line):
+        if pair := _TABLE_ROW.match(line):
             format = self._format(line)
-            key = self._name(row["key"], format)
-            if key is not None and numbers.parse(row["value"]) is not None:
-                return self._layout({key: _field(row, "value", "key")}, line, format, in_table=True)
+            key = self._name(pair["key"], format)
+            if key is not None and numbers.parse(pair["value"]) is not None:
+                return replace(self._layout({key: _field(pair, "value", "key")}, len(line), format), in_table=True)
         pairs, bar = list(_PAIR.finditer(line)), _BAR.search(line)
         if not pairs and bar is None:
-            return None
+            return self._header(line)
         format = self._format(line)
+        if format is not None and format.not_training is not None and format.not_training.search(line):
+            return None
         fields: dict[str, Field] = {}
         taken = _numbers_without_key(line, bar, format, fields)
         self._numbers_with_key(line, pairs, taken, format, fields)
         if not fields.keys() - {RANK, LABEL}:
+            return self._header(line)
+        self.saw_piece = self.saw_piece or (line[0] in " \t" and bool(pairs) and pairs[-1]["quote"] is not None and line.rstrip()[-1] == ",")
+        layout = self._layout(fields, len(line), format)
+        if layout.step is None and (counter := _counter(line, fields)):
+            layout = replace(layout, fields=fields | counter)
+        if format is not None and format.sums_up is not None and format.sums_up.search(line):
+            layout = replace(layout, sums_up=True)
+        return layout
+
+    def named(self, row: Layout, columns: Sequence[str]) -> Layout | None:
+        """The layout of a row of a table whose columns have these names; None where the column of steps does not hold any."""
+        fields = {}
+        for i, name in enumerate(columns):
+            key = self._name(name, row.format)
+            if key is not None and f"<{i}>" in row.fields:
+                fields.setdefault(key, row.fields[f"<{i}>"])
+        layout = self._layout(fields, row.length, row.format)
+        counter = layout.step or layout.epoch
+        return layout if counter is not None and not fields[counter].pattern.strip(b"0,") else None
+
+    def _header(self, line: str) -> Layout | None:
+        """The header of a table that has a column of steps; of names parted by one blank only, the first."""
+        ways = header_of(line)
+        ways = tuple(way for way in ways if any(map(self._is_step, way if " " not in line or way == ways[0] != ways[-1] else way[:1])))
+        if not ways:
             return None
-        return self._layout(fields, line, format)
+        self._in_table = self._in_table or any(self._is_metric(name, None) for way in ways for name in way)
+        return Layout({}, (), len(line), header=ways)
+
+    def _is_step(self, key: str) -> bool:
+        return names.rank("step", key) is not None or names.words(key) == names.words(self._wanted.step or "step")
 
     def _format(self, line: str) -> Format | None:
         return next((f for f in self._formats if f.line.search(line)), None)
 
-    def _layout(self, fields: dict[str, Field], line: str, format: Format | None, *, in_table: bool = False) -> Layout | None:
-        if format is not None and format.not_training is not None and format.not_training.search(line):
-            return None
+    def _layout(self, fields: dict[str, Field], length: int, format: Format | None) -> Layout:
         keys = list(fields)
         named = [k for k in keys if self._wanted.step and names.words(k) == names.words(self._wanted.step)]
         named += [k for k in (format.step if format else ()) if k in keys]
-        ranked = sorted((r, i, k) for i, k in enumerate(keys) if (r := names.rank("step", k)) is not None)
+        # A counter that says it is global beats one that may begin anew in each epoch.
+        ranked = sorted((r, "global" not in k.lower(), i, k) for i, k in enumerate(keys) if (r := names.rank("step", k)) is not None)
         # Beside a bar only the best of names is believed: its frames share their line with whatever is printed next.
-        counted = named or [k for r, _, k in ranked if r < (1 if BAR in keys else _EPOCH)] or [k for k in keys if k == BAR]
+        counted = named or [k for r, *_, k in ranked if r < (1 if BAR in keys else _EPOCH)] or [k for k in keys if k == BAR]
         return Layout(
             fields,
             tuple(k for k in keys if not k.startswith("<")),
-            len(line),
+            length,
             format,
-            in_table=in_table,
             training=any(self._is_metric(k, format) for k in keys),
             counts=len(ranked) == sum(not k.startswith("<") for k in keys),
             step=counted[0] if counted else None,
-            epoch=next((k for r, _, k in ranked if r == _EPOCH), None),
+            epoch=next((k for r, *_, k in ranked if r == _EPOCH), None),
         )
 
     def _is_metric(self, key: str, format: Format | None) -> bool:
@@ -230,12 +217,16 @@ class Tokens:
                 key = f"{context} {key}"
             if key in fields or numbers.parse(m["value"]) is None:
                 continue
-            if is_step:
-                if m["value"][-1] == "%":
+            if is_step or self._is_metric(key, format):
+                # A loss has no unit, nor has a step: `62ms`, `0.0f`, `3%`.
+                if m["value"][-1] == "%" or line[m.end("value") : m.end("value") + 1] in _LETTERS:
                     continue
-                if m["total"]:
-                    fields[TOTAL + key] = _field(m, "total")
-            fields[RANK if key in _RANK_KEYS else key] = _field(m, "value", "quoted" if m["quoted"] else "key")
+                # `fix the loss 3`
+                if not is_step and " " in key and m["value"].isdigit() and line[m.end("key") : begin].isspace() and not _is_known(key):
+                    continue
+            if is_step and m["total"]:
+                fields[TOTAL + key] = _field(m, "total")
+            fields[RANK if key.lower() in _RANK_KEYS else key] = _field(m, "value", "quoted" if m["quoted"] else "key")
 
     def _name(self, printed: str, format: Format | None) -> str | None:
         """What a printed key is called, or None where it is not worth reading."""
