@@ -59,7 +59,7 @@ def test_wanted_keys_and_their_errors() -> None:
     with pytest.raises(GradclipError, match="neither a training loss nor a gradient norm") as e:
         assemble("x.csv", log, Wanted())
     assert "box_loss" in str(e.value.hint)
-    with pytest.raises(GradclipError, match="whole numbers"):
+    with pytest.raises(GradclipError, match="holds fractions"):
         assemble("x.csv", rows(step=[1.5, 2.5, 3.2], loss=[1.0, 1.0, 1.0]), Wanted(step="step"))
 
 
@@ -205,3 +205,49 @@ def test_steps_and_counted_rows_do_not_mix() -> None:
     run = one(merge([stepped, rows(grad_norm=[0.3, 0.2])]))
     assert set(run.series) == {"loss"}
     assert any("'grad_norm' without steps" in n for n in run.notes)
+
+
+def test_newest_row_first_is_turned_round() -> None:
+    run = one(rows(step=[3, 2, 1], loss=[1.0, 2.0, 3.0], grad_norm=[0.1, None, 0.3]))
+    assert run.series["loss"].values.tolist() == [3.0, 2.0, 1.0]
+    assert run.series["grad_norm"].steps.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("format", ["csv", "json-lines", "text", "parquet"])
+def test_a_column_called_loss_makes_no_training_run(format: str) -> None:
+    for log in (rows(format, loss=[1.0, 2.0]), rows(format, packet_loss=[1.0] * 9, step=list(range(9))), rows(format, norm=[1.0] * 9)):
+        with pytest.raises(GradclipError, match="nothing else here speaks of a training") as e:
+            assemble("x", log, Wanted())
+        assert "say so with --" in str(e.value.hint)
+    assert one(rows(format, loss=[1.0, 2.0, 3.0]), Wanted(loss="loss")).series
+    assert one(rows(format, loss=[1.0, 2.0, 3.0], step=[1, 2, 3])).series
+    assert one(rows(format, loss=[1.0, 2.0, 3.0], grad_norm=[1.0, 2.0, 3.0])).series
+    assert one(rows("huggingface-console", loss=[1.0, 2.0, 3.0])).series
+
+
+def test_why_a_step_was_refused() -> None:
+    for cells, why in (
+        ([-1, 0, 1], "negative"),
+        ([0.5, 1.5, 2.5], "fractions"),
+        ([2.0**60] * 3, "too large"),
+        ([1, None, None], "beside most"),
+    ):
+        run = one(rows(step=cells, loss=[1.0, 2.0, 3.0]))  # type: ignore[arg-type]
+        assert not run.steps_known
+        assert why in " ".join(run.notes)
+
+
+def test_a_short_epoch_is_not_taken_for_several_writers() -> None:
+    step, epoch = [0, 1, 2, 3, 4] * 100, [e for e in range(100) for _ in range(5)]
+    loss = np.linspace(3, 1, 500).tolist()
+    assert len(one(rows(step=step, epoch=epoch, loss=loss)).series["loss"]) == 500
+    assert len(one(rows(step=step, loss=loss)).series["loss"]) == 500
+
+
+def test_ranks_in_one_table_keep_the_non_finite() -> None:
+    step = [s for s in range(100) for _ in range(8)]
+    loss = [3 - s / 50 + r / 1000 for s in range(100) for r in range(8)]
+    loss[50 * 8 + 5] = float("nan")
+    run = one(rows(step=step, loss=loss))
+    assert run.series["loss"].steps.tolist() == list(range(100))
+    assert np.flatnonzero(np.isnan(run.series["loss"].values)).tolist() == [50]

@@ -153,3 +153,41 @@ def test_sample_runs(gradclip: Call, name: str, verdict: str) -> None:
 def test_a_directory_of_several_runs(gradclip: Call) -> None:
     done = gradclip("analyze", SAMPLES, "--format", "json", code=0)
     assert sorted(r["verdict"] for r in json.loads(done.stdout)["runs"]) == ["diverged", "nonfinite", "spiked", "stable"]
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code"),
+    [
+        ("analyze run.csv > /dev/full", 3),
+        ("explain > /dev/full", 3),
+        ("analyze run.csv >&-", 0),
+        ("explain GC101 >&-", 0),
+        ("analyze missing.csv 2>&-", 3),
+        ("analyze missing.csv 2> /dev/full", 3),
+        ("analyze", 2),
+    ],
+)
+def test_closed_and_full_streams(tmp_path: Path, redirect: str, code: int) -> None:
+    write_csv(tmp_path / "run.csv")
+    command = f"{sys.executable} -m gradclip_cli {redirect}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("args", ["--help", "explain", "analyze run.csv"])
+def test_a_pipe_that_nobody_reads(tmp_path: Path, args: str) -> None:
+    write_csv(tmp_path / "run.csv")
+    command = f"{sys.executable} -m gradclip_cli {args} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_a_path_that_cannot_be(gradclip: Call) -> None:
+    done = gradclip("analyze", "a" * 5000, code=3)
+    assert "too long" in done.stderr

@@ -129,10 +129,21 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
             f.write(bytes(1 << 20))
     with pytest.raises(GradclipError):
         read_runs(tmp_path / "bomb.log.gz")
-    
 
 
 def test_a_text_log_with_a_block_of_zeros(tmp_path: Path) -> None:
     data = cases.keyvalue(tmp_path).read_bytes()
     (tmp_path / "hurt.log").write_bytes(data[:1000] + bytes(4096) + data[1000:])
     assert len(read_run(tmp_path / "hurt.log").series["loss"]) >= cases.N - 1
+
+
+def test_damaged_gzip_is_said(tmp_path: Path) -> None:
+    data = gzip.compress(cases.csv(tmp_path).read_bytes())
+    bad_sum = data[:-8] + b"\x00\x01\x02\x03" + data[-4:]
+    for broken, kept in ((data[: len(data) * 2 // 3], 20), (bad_sum, cases.N), (data + b"trailing", cases.N)):
+        (tmp_path / "x.csv.gz").write_bytes(broken)
+        run = read_run(tmp_path / "x.csv.gz")
+        assert kept <= len(run.series["loss"]) <= cases.N
+        assert run.damage
+    (tmp_path / "x.csv.gz").write_bytes(data + bytes(512))
+    assert not read_run(tmp_path / "x.csv.gz").damage, "padding with zeros is no damage"

@@ -9,7 +9,10 @@ import typer
 
 
 def analyze(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Log files, or directories to search for runs.", show_default=False)],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", readable=False, help="Log files, or directories to search for runs.", show_default=False),
+    ],
     format: Annotated[Literal["text", "json", "markdown"], typer.Option("--format", "-f", help="How to print the result.")] = "text",
     loss: Annotated[
         str | None, typer.Option(metavar="KEY", help="The training loss, where its name is not recognised.", show_default=False)

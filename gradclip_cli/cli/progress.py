@@ -11,10 +11,17 @@ from pathlib import Path
 _LARGE_BYTES = 20_000_000
 
 
+def _takes_a_while(path: Path) -> bool:
+    try:
+        return path.is_dir() or path.stat().st_size > _LARGE_BYTES
+    except OSError:
+        return False
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Show that a large file or a directory is being read; nothing where standard error is not a terminal."""
-    if not sys.stderr.isatty() or not (path.is_dir() or (path.is_file() and path.stat().st_size > _LARGE_BYTES)):
+    if sys.stderr is None or not sys.stderr.isatty() or not _takes_a_while(path):
         yield
         return
     from rich.console import Console

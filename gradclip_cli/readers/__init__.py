@@ -30,8 +30,8 @@ READERS: tuple[Reader, ...] = (
 __all__ = ["READERS", "Wanted", "find", "read", "read_unit"]
 
 
-def find(path: Path) -> list[Unit]:
-    """The runs below a path, not yet read. Raises GradclipError where there are none."""
+def find(path: Path) -> tuple[list[Unit], list[GradclipError]]:
+    """The runs below a path, not yet read, and what could not be looked at. Raises GradclipError where there are none."""
     return units(path, READERS)
 
 
@@ -45,7 +45,8 @@ def read_unit(unit: Unit, wanted: Wanted) -> list[Run]:
     problems: list[GradclipError] = []
     for source in unit.files:
         try:
-            logs.append(unit.reader.read(source, wanted))
+            log = unit.reader.read(source, wanted)
+            logs.append(replace(log, damage=(*log.damage, *source.damage)))
         except GradclipError as e:
             problems.append(e)
     if not logs:
@@ -65,11 +66,12 @@ def read(path: Path, wanted: Wanted | None = None) -> Iterator[Run | GradclipErr
         GradclipError: Where there is nothing to read at all.
     """
     wanted = wanted or Wanted()
-    found = find(path)
+    found, problems = find(path)
     if len(found) == 1:
         yield from read_unit(found[0], wanted)
+        yield from problems
         return
-    results: list[Run | GradclipError] = []
+    results: list[Run | GradclipError] = [*problems]
     by_chance: list[GradclipError] = []
     for unit in found:
         try:

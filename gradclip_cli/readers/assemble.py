@@ -56,7 +56,9 @@ def assemble(source: str, log: Log, wanted: Wanted) -> list[Run]:
             return [_without_series(source, log, notes)]
         raise _nothing_found(source, log)
     log = replace(log, max_norm=log.max_norm if log.max_norm is not None else _logged_bound(log))
+    log = _oldest_first(log, wanted, main, notes)
     axis = _axis(source, log, wanted, main, notes)
+    _credible(source, log, wanted, keys, axis, notes)
     columns = {name: _on_axis(log.columns[key], axis) for name, key in keys.items()}
     if axis.lost:
         notes.append(
@@ -129,6 +131,39 @@ def _pick_keys(source: str, log: Log, wanted: Wanted, notes: list[str]) -> dict[
     return keys
 
 
+# Formats that anything may be written in; the others are known to be training runs by their very shape.
+_OPEN_FORMATS = ("csv", "json-lines", "parquet", "text")
+# Columns beside a lone loss that speak of a training.
+_TRAINING_WORDS = re.compile(
+    r"(?:^|_)(?:epochs?|lr|learning_rate|acc|accuracy|val_loss|valid_loss|eval_loss|perplexity|ppl|tokens|grad)(?:_|$)"
+)
+
+
+def _credible(source: str, log: Log, wanted: Wanted, keys: Mapping[str, str], axis: _Axis, notes: Sequence[str]) -> None:
+    """Refuse to see a run where a column is called `loss` and nothing else speaks of a training (insurance, packets, a sweep).
+
+    Raises:
+        GradclipError: Naming what to say if it is one all the same.
+    """
+    if log.format not in _OPEN_FORMATS or wanted.loss or wanted.grad_norm or wanted.step:
+        return
+    guessed = any(n.startswith("took ") and "the only key like one" in n for n in notes)
+    plain = GRAD_NORM in keys and names.words(keys[GRAD_NORM]) in ("norm", "total_norm", "global_norm")
+    plain_norm = plain and LOSS not in keys
+    if not guessed and not plain_norm and (axis.known or (LOSS in keys and GRAD_NORM in keys and not plain)):
+        return
+    if LOSS in keys and axis.known and (LR in keys or GRAD_NORM in keys):
+        return
+    others = [names.words(k) for k in log.columns if k not in keys.values()]
+    if not plain_norm and any(_TRAINING_WORDS.search(w) for w in others) and (axis.known or not guessed):
+        return
+    name, option = (LOSS, "--loss") if LOSS in keys else (GRAD_NORM, "--grad-norm")
+    raise GradclipError(
+        f"{source}: {keys[name]!r} may be a {_spoken(name)}, but nothing else here speaks of a training run (no step, no learning rate)",
+        hint=f"if it is one, say so with {option} {keys[name]!r}",
+    )
+
+
 def _by_file_name(source: str, num_points: Mapping[str, int], keys: dict[str, str], notes: list[str]) -> None:
     """A table with one `Value` column is one tag, and its file is called after it (`run-x-tag-train_loss.csv`)."""
     value = next((k for k in num_points if k.strip().lower() in ("value", "values")), None)
@@ -182,6 +217,26 @@ def _logged_bound(log: Log) -> float | None:
 # Steps ---------------------------------------------------------------------------------------------------------------
 
 
+def _oldest_first(log: Log, wanted: Wanted, main: str, notes: list[str]) -> Log:
+    """The rows turned round where the step counts down: a table sorted with the newest row first."""
+    if log.by_step:
+        return log
+    keys = (
+        [wanted.step] if wanted.step else [log.step_key] if log.step_key else [k for k in log.columns if names.rank("step", k) is not None]
+    )
+    rows = log.columns[main].at
+    num_rows = 1 + max(int(c.at[-1]) for c in log.columns.values() if len(c.at))
+    for key in keys:
+        if key not in log.columns:
+            continue
+        values = _dense(log.columns[key], num_rows)[rows]
+        if len(values) > 2 and (np.diff(values) < 0).all():
+            notes.append(f"{key!r} counts down: the rows were turned round")
+            turned = {k: replace(c, at=num_rows - 1 - c.at[::-1], values=c.values[::-1]) for k, c in log.columns.items()}
+            return replace(log, columns=turned)
+    return log
+
+
 def _axis(source: str, log: Log, wanted: Wanted, main: str, notes: list[str]) -> _Axis:
     if log.by_step:
         return _Axis(None, None, known=True)
@@ -196,9 +251,11 @@ def _axis(source: str, log: Log, wanted: Wanted, main: str, notes: list[str]) ->
     else:
         ranked = [(r, k) for k in log.columns if (r := names.rank("step", k)) is not None]
         order = [k for _, k in sorted(ranked, key=lambda t: t[0])]
+    refused: list[str] = []
     for key in order:
-        of_row = _step_of_row(log.columns[key], num_rows, rows, strict=wanted.step is None)
-        if of_row is None:
+        of_row = _step_of_row(log.columns[key], num_rows, rows, strict=key not in (wanted.step, log.step_key))
+        if isinstance(of_row, str):
+            refused.append(f"{key!r} {of_row}")
             continue
         if log.columns[key].rounded and (exact := _undo_rounding(of_row, rows)) is not None:
             notes.append(f"{key!r} is printed rounded; the steps in between were spread evenly")
@@ -208,8 +265,9 @@ def _axis(source: str, log: Log, wanted: Wanted, main: str, notes: list[str]) ->
         lost = int(np.count_nonzero(of_row[rows] < 0))
         return _Axis(of_row, epochs, known=True, lost=lost)
     if wanted.step is not None:
-        raise GradclipError(f"{source}: {wanted.step!r} does not hold whole numbers beside {main!r}; expected a step counter")
-    notes.append("the log has no step counter: rows are counted instead")
+        raise GradclipError(f"{source}: {refused[0]}; expected a step counter beside {main!r}")
+    why = f"no step counter was found ({'; '.join(refused[:3])})" if refused else "the log has no step counter"
+    notes.append(f"{why}: rows are counted instead")
     return _Axis(None, epochs, known=False)
 
 
@@ -224,18 +282,22 @@ def _dense(column: Column, num_rows: int) -> Values:
     return out
 
 
-def _step_of_row(column: Column, num_rows: int, rows: Steps, *, strict: bool) -> Steps | None:
-    """int64 step of each row, -1 where there is none; None where the column is no step counter of these rows."""
+def _step_of_row(column: Column, num_rows: int, rows: Steps, *, strict: bool) -> Steps | str:
+    """int64 step of each row, -1 where there is none; or why the column is no step counter of these rows."""
     dense = _dense(column, num_rows)
     at_main = dense[rows]
-    logged = np.isfinite(at_main) & (np.abs(at_main) < 2.0**53)
+    logged = np.isfinite(at_main)
     if np.count_nonzero(logged) < 0.5 * len(rows):
-        return None
+        return "is not logged beside most values"
     values = at_main[logged]
-    if (np.abs(values - np.rint(values)) > 1e-6 * np.maximum(1.0, np.abs(values))).any() or (values < 0).any():
-        return None
+    if (np.abs(values) >= 2.0**53).any():
+        return "holds numbers too large for a step"
+    if (values < 0).any():
+        return "holds negative numbers"
+    if (np.abs(values - np.rint(values)) > 1e-6 * np.maximum(1.0, np.abs(values))).any():
+        return "holds fractions"
     if strict and not column.rounded and len(values) > 2 and not _counts_up(values):
-        return None
+        return "does not count up"
     good = np.isfinite(dense) & (dense >= 0) & (np.abs(dense) < 2.0**53)
     out = np.full(num_rows, -1, np.int64)
     out[good] = np.rint(dense[good]).astype(np.int64)
@@ -245,7 +307,12 @@ def _step_of_row(column: Column, num_rows: int, rows: Steps, *, strict: bool) ->
 def _counts_up(values: Values) -> bool:
     """Whether this is a counter, be it one that starts again or that several writers share; not a constant or a countdown."""
     delta = np.diff(values)
-    return bool((delta > 0).mean() >= 0.3 or ((delta >= 0).mean() > 0.4 and len(np.unique(values)) >= 0.3 * len(values)))
+    if (delta > 0).mean() >= 0.3:
+        return True
+    distinct = len(np.unique(values))
+    if (delta >= 0).mean() >= 0.9:
+        return distinct >= 3
+    return bool((delta >= 0).mean() > 0.4 and distinct >= 0.3 * len(values))
 
 
 def _undo_rounding(of_row: Steps, rows: Steps) -> Steps | None:
@@ -273,11 +340,13 @@ def _running_steps(log: Log, axis: _Axis, columns: dict[str, _Points], main: str
     if log.by_step or axis.of_row is None:
         return columns
     points = columns[main]
-    if (np.diff(points.steps) >= 0).all() or steps.is_interleaved(points.steps):
+    if (np.diff(points.steps) >= 0).all():
         return columns
     epochs = None if axis.epochs is None else axis.epochs[points.rows]
     if epochs is not None and not np.isfinite(epochs).all():
         epochs = None
+    if epochs is None and steps.is_interleaved(points.steps):
+        return columns
     running = steps.within_epochs(points.steps, epochs, log.steps_per_epoch, points.values)
     if running is None:
         return columns
@@ -358,7 +427,7 @@ def _run(
         else:
             index, jumps, repeats = steps.surviving(p.steps)
             if name == main:
-                rewinds = tuple(_rewind(j, piece, keys) for j in jumps[-_MAX_KEPT_BRANCHES:])
+                rewinds = tuple(_rewind(j, piece, keys, main) for j in jumps[-_MAX_KEPT_BRANCHES:])
                 if repeats:
                     notes.append(f"{repeats} step{'s were' if repeats > 1 else ' was'} logged twice in a row; the later value was kept")
         series[name] = Series(name, keys[name], p.steps[index], p.values[index], log.sampling.get(name, Sampling.UNKNOWN))
@@ -378,18 +447,19 @@ def _run(
     )
 
 
-def _rewind(jump: steps.Jump, piece: Mapping[str, _Points], keys: Mapping[str, str]) -> Rewind:
+def _rewind(jump: steps.Jump, piece: Mapping[str, _Points], keys: Mapping[str, str], main: str) -> Rewind:
     branch: dict[str, Series] = {}
     for name in (LOSS, GRAD_NORM, LR):
         p = piece.get(name)
         if p is None:
             continue
-        # Each series has its own jump to the same step; take the one nearest to it.
+        # Each series has its own jump to the same step.
         own = [j for j in steps.surviving(p.steps)[1] if j.resumed_at == jump.resumed_at and j.last_before == jump.last_before]
         if own:
             index = steps.branch_before(p.steps, own[0].index, _BRANCH_HISTORY)
             branch[name] = Series(name, keys[name], p.steps[index], p.values[index])
-    return Rewind(jump.resumed_at, jump.last_before, jump.discarded, branch)
+    discarded = int(np.count_nonzero(branch[main].steps >= jump.resumed_at))
+    return Rewind(jump.resumed_at, jump.last_before, discarded, branch)
 
 
 def _stage(log: Log, series: Mapping[str, Series]) -> tuple[NormStage, str, float | None]:

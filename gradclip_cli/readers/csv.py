@@ -19,6 +19,7 @@ from gradclip_cli.readers import frame, names, numbers
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 from gradclip_cli.readers.open import HEAD_BYTES
 from gradclip_cli.readers.records import evaluation_notes, evaluation_rows, marks_evaluation, without_rows
+from gradclip_cli.readers.unread import Texts, account, without_zeroed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,10 +36,14 @@ _FEW_ROWS = 3
 _MAX_SHOWN_DAMAGE = 5
 
 _NAME = re.compile(r"[^{}<>\n]{1,300}")
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+(?:[eE][+-]?\d+)?")
+# 1.234.567 or 1.234,5 beside decimal commas.
+_DOT_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+(?:,\d*)?")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")
 _SEPARATOR_LINE = re.compile(r"sep=.")
 _DECIMAL_POINT = re.compile(r"\d\.\d")
+# A value within a text: what a line of a text log has in its first cells, and a header has not.
+_VALUE = re.compile(r"[\s:=]\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ def _shape_of(source: Source, data: bytes) -> _Shape:
 
 def _shape(lines: Sequence[str]) -> _Shape | None:
     """The shape of the table these first lines belong to, or None where they are no table."""
-    rows = [i for i, line in enumerate(lines) if line.strip() and not line.startswith("#") and not _SEPARATOR_LINE.fullmatch(line.strip())]
+    rows = [i for i, line in enumerate(lines) if line.strip() and "\0" not in line and not line.startswith("#") and not _SEPARATOR_LINE.fullmatch(line.strip())]
     if not rows:
         return None
     headers = [(rows[0], lines[rows[0]], rows[1:])]
@@ -125,7 +130,9 @@ def _table(delimiter: str, header: str, lines: Sequence[str], skip: int) -> _Sha
     sample = [cells for line in lines if (cells := _cells(line, delimiter)) and cells[: len(raw)] != raw]
     decimal_comma = delimiter != "," and _has_decimal_comma([c for cells in sample for c in cells if c])
     if not sample:
-        if not any(map(names.is_evidence, raw)) or not all(_NAME.fullmatch(n) for n in raw if n):
+        # A header alone, or one that was written again and again.
+        is_header = len(raw) > 1 and any(map(names.is_evidence, raw)) and all(_NAME.fullmatch(n) for n in raw if n)
+        if not is_header or any(map(_VALUE.search, raw)):
             return None
     elif not _fits(raw, sample, decimal_comma):
         # Quoted cells may span lines; the last one is cut in this sample.
@@ -162,7 +169,17 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 def _has_decimal_comma(texts: Sequence[str]) -> bool:
     with_comma = [t for t in texts if _DECIMAL_COMMA.fullmatch(t)]
-    return bool(with_comma) and not all(_THOUSANDS.fullmatch(t) for t in with_comma) and not any(_DECIMAL_POINT.search(t) for t in texts)
+    if all(_THOUSANDS.fullmatch(t) for t in with_comma):
+        return False
+    with_both = any("." in t for t in with_comma)
+    return not any(_DECIMAL_POINT.search(t) and not (with_both and _DOT_THOUSANDS.fullmatch(t)) for t in texts)
+
+
+def _with_point(cell: str) -> str:
+    """A number with a decimal comma, and dots between thousands, as other people write it."""
+    if "." in cell and _DOT_THOUSANDS.fullmatch(cell.strip()):
+        cell = cell.replace(".", "")
+    return cell.replace(",", ".")
 
 
 def _numeric(header: Sequence[str], rows: Sequence[Sequence[str]], decimal_comma: bool) -> bool:
@@ -171,7 +188,7 @@ def _numeric(header: Sequence[str], rows: Sequence[Sequence[str]], decimal_comma
     known = False
     for j, name in enumerate(header):
         cells = [row[j] for row in rows if j < len(row) and row[j]]
-        good = sum(numbers.parse(c.replace(",", ".") if decimal_comma else c) is not None for c in cells)
+        good = sum(numbers.parse(_with_point(c) if decimal_comma else c) is not None for c in cells)
         num_filled += len(cells)
         if _is_name(name) and good >= 0.7 * len(cells):
             num_numeric += good
@@ -199,10 +216,9 @@ def _read(source: Source, wanted: Wanted) -> Log:
 
 
 def _read_any(source: Source, wanted: Wanted) -> Log:
-    data = source.read_utf8()
+    data, damage = without_zeroed(source.read_utf8())
     shape = _shape_of(source, data)
     chosen = _chosen(source, shape, wanted)
-    damage: list[Damage] = []
     if (start := _cut_line(data, shape)) is not None:
         damage.append(_cut_damage(data[start:], data.count(b"\n", 0, start) or data.count(b"\r", 0, start), shape))
         data = data[:start]
@@ -210,10 +226,15 @@ def _read_any(source: Source, wanted: Wanted) -> Log:
         table = _collect(data, shape, chosen, quotes=b'"' in data)
     except (_Tangled, csv.Error):
         table = _collect(data, shape, chosen, quotes=True, each_line=True)
+    damage += table.damage
     if not table.num_rows:
-        raise GradclipError(f"{source.path}: a header and no rows; expected a row a step", hint="has the run logged anything yet?")
-    notes = (*shape.notes, *table.notes, *evaluation_notes(table.left_out()))
-    return Log("csv", table.columns(), damage=(*table.damage, *damage), notes=notes)
+        what = f"no rows that can be read ({damage[0].where}: {damage[0].what})" if damage else "no rows"
+        raise GradclipError(f"{source.path}: a header and {what}; expected a row a step", hint="has the run logged anything yet?")
+    left_out = table.left_out()
+    columns = without_rows({key: g.column() for key, g in table.growing.items()}, left_out)
+    unread, damaged = account(columns, table.texts, table.num_rows, left_out, wanted)
+    notes = (*shape.notes, *table.notes, *evaluation_notes(left_out), *unread)
+    return Log("csv", columns, damage=(*damage, *damaged), notes=notes)
 
 
 def _chosen(source: Source, shape: _Shape, wanted: Wanted) -> list[str]:
@@ -275,18 +296,23 @@ def _read_regular(source: Source, wanted: Wanted) -> Log | None:
         return None
     table = pl.concat(tables)
     left_out = evaluation_rows(table, splits)
-    columns = without_rows(frame.columns_of(table, chosen), left_out)
-    return Log("csv", columns, damage=tuple(damage), notes=(*shape.notes, *evaluation_notes(left_out)))
+    texts = Texts()
+    columns = without_rows(frame.columns_of(table, chosen, texts), left_out)
+    unread, damaged = account(columns, texts, table.height, left_out, wanted)
+    return Log("csv", columns, damage=(*damage, *damaged), notes=(*shape.notes, *evaluation_notes(left_out), *unread))
 
 
 def _regular_piece(piece: bytes, shape: _Shape, skip: int, chosen: set[str], texts: Sequence[str]) -> pl.DataFrame | None:
     import polars as pl
 
     width = len(shape.names)
-    if width < 2 or (b"\r" in piece and frame.count(piece, b"\r") != frame.count(piece, b"\r\n")):
+    if width < 2 or b"\0" in piece or (b"\r" in piece and frame.count(piece, b"\r") != frame.count(piece, b"\r\n")):
         return None
     delimiter = shape.delimiter.encode()
     num_delimiters = frame.count(piece, delimiter) - piece.count(delimiter, 0, _offset_of_line(piece, skip))
+    # A line with cells without end takes polars hundreds of times its size.
+    if num_delimiters > (frame.count(piece, b"\n") + 1) * (width - 1):
+        return None
     try:
         table = pl.read_csv(
             piece,
@@ -307,13 +333,15 @@ def _regular_piece(piece: bytes, shape: _Shape, skip: int, chosen: set[str], tex
 class _Growing:
     """One column while it is read."""
 
+    key: str
+    texts: Texts
     at: list[npt.NDArray[np.int64]] = field(default_factory=list)
     values: list[npt.NDArray[np.float64]] = field(default_factory=list)
     rounded: bool = False
 
     def extend(self, rows: npt.NDArray[np.int64], cells: Sequence[str], decimal_comma: bool) -> None:
         if decimal_comma:
-            cells = [c.replace(",", ".") for c in cells]
+            cells = [_with_point(c) for c in cells]
         try:
             self.values.append(np.array(list(map(float, cells))))
             self.at.append(rows)
@@ -330,6 +358,7 @@ class _Growing:
             except ValueError:
                 number = numbers.parse(cell)
                 if number is None:
+                    self.texts.add(self.key, int(rows[i]), cell)
                     continue
                 self.rounded = self.rounded or number.rounded
                 values.append(number.value)
@@ -351,13 +380,11 @@ class _Table:
     """What `_collect` found."""
 
     growing: dict[str, _Growing]
+    texts: Texts
     num_rows: int = 0
     evaluations: list[int] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def columns(self) -> dict[str, Column]:
-        return without_rows({key: g.column() for key, g in self.growing.items()}, self.left_out())
 
     def left_out(self) -> npt.NDArray[np.int64]:
         # Where everything is called a test, that is the name of the run.
@@ -384,7 +411,8 @@ def _collect(data: bytes, shape: _Shape, chosen: Sequence[str], *, quotes: bool,
     Raises:
         _Tangled: Where quoted cells span lines and the rows do not fit, unless `each_line`.
     """
-    table = _Table({key: _Growing() for key in chosen})
+    texts = Texts()
+    table = _Table({key: _Growing(key, texts) for key in chosen}, texts)
     lines = _lines(data, shape, table.damage)
     if each_line:
         rows: Iterator[list[str]] = (_cells(line, shape.delimiter) for line in lines)

@@ -50,13 +50,13 @@ def choose(source: Source, readers: Sequence[Reader]) -> Reader | None:
     return next((r for r in readers if r.claims(source)), None)
 
 
-def units(path: Path, readers: Sequence[Reader]) -> list[Unit]:
-    """What to read for one path of the command line.
+def units(path: Path, readers: Sequence[Reader]) -> tuple[list[Unit], list[GradclipError]]:
+    """What to read for one path of the command line, and what below a directory could not be looked at.
 
     Raises:
         GradclipError: Where it is missing, of no known format, or a directory without runs.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         source = open_source(path)
         reader = choose(source, readers)
         if reader is None:
@@ -64,22 +64,30 @@ def units(path: Path, readers: Sequence[Reader]) -> list[Unit]:
                 f"{path}: not a format gradclip reads ({_first_bytes(source.head)})",
                 hint="see `gradclip analyze --help` for the formats; a text log must be text",
             )
-        return [Unit(str(path), (source,), reader)]
-    found = _search(path, readers)
+        return [Unit(str(path), (source,), reader)], []
+    found, problems = _search(path, readers)
     if not found:
-        raise GradclipError(
-            f"{path}: no training run in this directory", hint="name the log file itself, or see `gradclip analyze --help` for the formats"
+        raise (
+            problems[0]
+            if problems
+            else GradclipError(
+                f"{path}: no training run in this directory",
+                hint="name the log file itself, or see `gradclip analyze --help` for the formats",
+            )
         )
-    return found
+    return found, problems
 
 
-def _search(root: Path, readers: Sequence[Reader]) -> list[Unit]:
+def _search(root: Path, readers: Sequence[Reader]) -> tuple[list[Unit], list[GradclipError]]:
+    problems: list[GradclipError] = []
     groups: dict[tuple[str, str], list[tuple[Source, Reader]]] = {}
-    for path in _files(root):
+    for path in _files(root, problems):
         try:
             source = open_source(path)
-        except GradclipError:
-            # An empty or unreadable file beside a run; when it is all there is, "no training run" says so.
+        except GradclipError as e:
+            # An empty file beside a run is no news; one that cannot be opened may hide a run.
+            if not os.access(path, os.R_OK):
+                problems.append(e)
             continue
         reader = choose(source, readers)
         if reader is not None:
@@ -93,12 +101,16 @@ def _search(root: Path, readers: Sequence[Reader]) -> list[Unit]:
         members.sort(key=lambda m: _written_order(m[0].path))
         sure = reader_name != "text"
         out.append(Unit(name, tuple(m[0] for m in members), reader, sure))
-    return sorted(out, key=lambda u: u.name)
+    return sorted(out, key=lambda u: u.name), problems
 
 
-def _files(root: Path) -> list[Path]:
+def _files(root: Path, problems: list[GradclipError]) -> list[Path]:
     out: list[Path] = []
-    for folder, dirs, files in os.walk(root):
+
+    def unsearchable(e: OSError) -> None:
+        problems.append(GradclipError(f"{e.filename}: this directory cannot be searched ({e.strerror})", hint="check its permissions"))
+
+    for folder, dirs, files in os.walk(root, onerror=unsearchable):
         dirs[:] = sorted(
             d for d in dirs if not d.startswith(".") and d not in _SKIPPED_DIRS and not os.path.islink(os.path.join(folder, d))
         )

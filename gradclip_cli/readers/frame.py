@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from array import array
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import numpy as np
 from gradclip_cli.readers import numbers
 from gradclip_cli.readers.log import Column, Source
 from gradclip_cli.readers.open import to_utf8
+from gradclip_cli.readers.unread import Texts
 
 if TYPE_CHECKING:
     import polars as pl
@@ -62,8 +64,8 @@ def count(data: bytes, what: bytes) -> int:
     return total
 
 
-def columns_of(table: pl.DataFrame, keys: Iterable[str]) -> dict[str, Column]:
-    """The columns of a frame by key. Row numbers are shared where a column has no gaps."""
+def columns_of(table: pl.DataFrame, keys: Iterable[str], texts: Texts) -> dict[str, Column]:
+    """The columns of a frame by key; what is no number in them goes into `texts`. Row numbers are shared where a column has no gaps."""
     import polars as pl
 
     every_row = np.arange(table.height, dtype=np.int64)
@@ -71,7 +73,7 @@ def columns_of(table: pl.DataFrame, keys: Iterable[str]) -> dict[str, Column]:
     for key in dict.fromkeys(keys):
         series = table[key]
         if series.dtype == pl.String:
-            out[key] = _from_texts(series)
+            out[key] = _from_texts(key, series, texts)
             continue
         values = series if series.dtype == pl.Float64 else series.cast(pl.Float64)
         at = np.flatnonzero(values.is_not_null().to_numpy()) if values.null_count() else every_row
@@ -79,7 +81,21 @@ def columns_of(table: pl.DataFrame, keys: Iterable[str]) -> dict[str, Column]:
     return out
 
 
-def _from_texts(series: pl.Series) -> Column:
-    parsed = [(row, n) for row, text in enumerate(series) if text and (n := numbers.parse(text)) is not None]
-    at = np.array([row for row, _ in parsed], np.int64)
-    return Column(at, np.array([n.value for _, n in parsed], np.float64), any(n.rounded for _, n in parsed))
+def _from_texts(key: str, series: pl.Series, texts: Texts) -> Column:
+    return from_texts(((row, text) for row, text in enumerate(series) if text is not None), key, texts)
+
+
+def from_texts(cells: Iterable[tuple[int, str]], key: str, texts: Texts) -> Column:
+    """The numbers among cells of text; the other cells go into `texts`."""
+    at = array("q")
+    values = array("d")
+    rounded = False
+    for row, text in cells:
+        number = numbers.parse(text)
+        if number is None:
+            texts.add(key, row, text)
+            continue
+        at.append(row)
+        values.append(number.value)
+        rounded = rounded or number.rounded
+    return Column(np.frombuffer(at, np.int64), np.frombuffer(values, np.float64), rounded)

@@ -16,7 +16,8 @@ from gradclip_cli.model import GRAD_NORM, LOSS, LR, Damage, NormStage, Sampling
 from gradclip_cli.readers import frame, names
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 from gradclip_cli.readers.open import HEAD_BYTES
-from gradclip_cli.readers.records import Records, from_regular_lines
+from gradclip_cli.readers.records import Found, Records, from_regular_lines
+from gradclip_cli.readers.unread import without_zeroed
 
 _MAX_SHOWN_DAMAGE = 5
 _HEAD_LINES = 50
@@ -73,23 +74,21 @@ def _is_record(line: str) -> bool:
 def _read(source: Source, wanted: Wanted) -> Log:
     damage: list[Damage] = []
     notes: list[str] = []
-    regular = _read_large(source, wanted, damage) if frame.is_large(source) else None
-    if regular is not None:
-        columns, notes = regular
-    else:
-        damage.clear()
+    found = _read_large(source, wanted, damage) if frame.is_large(source) else None
+    if found is None:
         data = source.read_utf8()
         records = Records()
-        if _is_by_line(data):
-            _by_line(data, records, damage, notes)
+        lines, damage = without_zeroed(data)
+        if _is_by_line(lines):
+            _by_line(lines, records, damage, notes)
         else:
+            damage.clear()
             _one_after_another(data, records, damage)
         if not records.num_rows:
             what = damage[0].what if damage else "no record"
             raise GradclipError(f"{source.path}: no JSON record can be read ({what}); expected objects of keys and numbers")
-        columns = records.columns(wanted)
-        notes += records.notes()
-    log = Log("json-lines", columns, damage=tuple(damage), notes=tuple(notes))
+        found = records.found(wanted)
+    log = Log("json-lines", found.columns, damage=(*damage, *found.damage), notes=(*notes, *found.notes))
     return _known_writer(log)
 
 
@@ -288,7 +287,7 @@ def _is_int(text: str) -> bool:
 # Large files ----------------------------------------------------------------------------------------------------------
 
 
-def _read_large(source: Source, wanted: Wanted, damage: list[Damage]) -> tuple[dict[str, Column], list[str]] | None:
+def _read_large(source: Source, wanted: Wanted, damage: list[Damage]) -> Found | None:
     """Regular lines, or a regular array of records, through polars; None where they are not regular."""
     if source.text[:1] == "[":
         data = source.read_utf8()

@@ -70,11 +70,13 @@ class Source:
         head: Its first 64 KiB, decompressed where the file is gzip; binary formats look here.
         text: `head` decoded (byte-order mark, UTF-16, undecodable bytes replaced), "" where it looks
             binary; text formats look here.
+        damage: What `read_bytes` could not unpack is added here.
     """
 
     path: Path
     head: bytes
     text: str
+    damage: list[Damage] = field(default_factory=list)
 
     def read_bytes(self) -> bytes:
         """The whole file, decompressed where it is gzip.
@@ -84,13 +86,15 @@ class Source:
         """
         from gradclip_cli.readers.open import read_bytes
 
-        return read_bytes(self.path)
+        data, damage = read_bytes(self.path)
+        self.damage[:] = damage
+        return data
 
     def read_utf8(self) -> bytes:
-        """The whole file as UTF-8 bytes without a byte-order mark, whatever it was encoded in."""
-        from gradclip_cli.readers.open import read_utf8
+        """The whole file as UTF-8 bytes without a byte-order mark, whatever it was encoded in. Undecodable bytes stay as they are."""
+        from gradclip_cli.readers.open import to_utf8
 
-        return read_utf8(self.path)
+        return to_utf8(self.read_bytes())
 
 
 @dataclass(frozen=True, slots=True)

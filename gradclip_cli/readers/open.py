@@ -7,14 +7,16 @@ import os
 import stat
 import zlib
 from pathlib import Path
+from typing import Any
 
 from gradclip_cli.errors import GradclipError
+from gradclip_cli.model import Damage
 from gradclip_cli.readers.log import Source
 
 HEAD_BYTES = 1 << 16
 # gzip of a repetitive log reaches some 30:1; far beyond that is a bomb.
-_MAX_GZIP_RATIO = 200
-_MIN_GZIP_LIMIT = 1 << 28
+_MAX_GZIP_RATIO = 100
+_MIN_GZIP_LIMIT = 1 << 26
 # What no text holds: all but backspace, tab, the line ends and escape.
 _CONTROLS = tuple(c for c in range(1, 32) if c not in b"\b\t\n\v\f\r\x1b")
 
@@ -35,32 +37,27 @@ def open_source(path: Path) -> Source:
         with path.open("rb") as f:
             head = f.read(HEAD_BYTES)
         if head[:2] == b"\x1f\x8b":
-            head = _gunzip(path, limit=HEAD_BYTES)
+            head, _ = _gunzip(path, limit=HEAD_BYTES)
     except OSError as e:
         raise _cannot_open(path, e) from e
     return Source(path, head, _decode_head(head))
 
 
-def read_bytes(path: Path) -> bytes:
-    """The whole file, decompressed where it is gzip."""
+def read_bytes(path: Path) -> tuple[bytes, tuple[Damage, ...]]:
+    """The whole file, decompressed where it is gzip, and what of it could not be decompressed."""
     try:
         with path.open("rb") as f:
             data = f.read()
     except OSError as e:
         raise _cannot_open(path, e) from e
-    if data[:2] == b"\x1f\x8b":
-        limit = max(_MIN_GZIP_LIMIT, len(data) * _MAX_GZIP_RATIO)
-        data = _gunzip(path, limit=limit + 1)
-        if len(data) > limit:
-            raise GradclipError(
-                f"{path}: unpacks to more than {limit >> 20} MiB, {_MAX_GZIP_RATIO} times its size; expected a compressed log"
-            )
-    return data
-
-
-def read_utf8(path: Path) -> bytes:
-    """The whole file as UTF-8 bytes, without a byte-order mark. Undecodable bytes stay as they are."""
-    return to_utf8(read_bytes(path))
+    if data[:2] != b"\x1f\x8b":
+        return data, ()
+    limit = max(_MIN_GZIP_LIMIT, len(data) * _MAX_GZIP_RATIO)
+    text, problem = _gunzip(path, limit=limit + 1)
+    if len(text) > limit:
+        raise GradclipError(f"{path}: unpacks to more than {limit >> 20} MiB, {_MAX_GZIP_RATIO} times its size; expected a compressed log")
+    where = f"byte {len(text):,} of the unpacked text"
+    return text, (Damage(where, problem, "everything after it"),) if problem else ()
 
 
 def to_utf8(data: bytes) -> bytes:
@@ -79,6 +76,8 @@ def _encoding(head: bytes) -> str | None:
     # UTF-16 of plain ASCII without a mark: every other byte is zero.
     if len(head) >= 16 and head[1::2].count(0) > 0.9 * len(head[1::2]) and head[0::2].count(0) < 0.1 * len(head[0::2]):
         return "utf-16-le"
+    if len(head) >= 16 and head[0::2].count(0) > 0.9 * len(head[0::2]) and head[1::2].count(0) < 0.1 * len(head[1::2]):
+        return "utf-16-be"
     return None
 
 
@@ -94,24 +93,55 @@ def _decode_head(head: bytes) -> str:
     return "" if text.count("\ufffd") > 0.1 * len(text) else text
 
 
-def _gunzip(path: Path, limit: int) -> bytes:
-    """At most `limit` decompressed bytes; of a truncated or damaged file what comes before the damage."""
+def _gunzip(path: Path, limit: int) -> tuple[bytes, str]:
+    """At most `limit` decompressed bytes, and what is wrong behind them ("" where nothing is).
+
+    Raises:
+        GradclipError: Where nothing can be decompressed.
+    """
     out = bytearray()
+    problem = ""
     with path.open("rb") as f:
         member = zlib.decompressobj(wbits=31)
+        started = False
         while len(out) < limit and (block := f.read(1 << 18)):
-            try:
-                while block and len(out) < limit:
+            while block and len(out) < limit and not problem:
+                before = member.copy()
+                try:
                     out += member.decompress(block, limit - len(out))
-                    block = member.unconsumed_tail
-                    if member.eof:
-                        # Rotated logs are often several members one behind the other.
-                        block = member.unused_data
-                        member = zlib.decompressobj(wbits=31)
-            except zlib.error as e:
-                if not out:
-                    raise GradclipError(f"{path}: damaged gzip file ({e}); expected a compressed log") from e
+                except zlib.error as e:
+                    problem = (
+                        f"damaged gzip data ({e}), so that what came before may be wrong too"
+                        if started or not out
+                        else "bytes that are no gzip data"
+                    )
+                    out += _up_to_damage(before, block)
+                    break
+                started = True
+                block = member.unconsumed_tail
+                if member.eof:
+                    # Rotated logs are often several members one behind the other; some writers pad with zeros.
+                    block = member.unused_data.lstrip(b"\x00")
+                    member = zlib.decompressobj(wbits=31)
+                    started = False
+            if problem:
                 break
+        else:
+            if started and len(out) < limit:
+                problem = "the gzip data end too soon"
+    if not out and problem:
+        raise GradclipError(f"{path}: {problem}; expected a compressed log")
+    return bytes(out), problem
+
+
+def _up_to_damage(member: Any, block: bytes) -> bytes:
+    """What a block yields before the decompressor gives up."""
+    out = bytearray()
+    try:
+        for i in range(len(block)):
+            out += member.decompress(block[i : i + 1])
+    except zlib.error:
+        pass
     return bytes(out)
 
 

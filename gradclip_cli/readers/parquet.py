@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.model import Damage
-from gradclip_cli.readers import names, numbers
+from gradclip_cli.readers import frame, names
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 from gradclip_cli.readers.records import evaluation_notes, marks_evaluation, without_rows
+from gradclip_cli.readers.unread import Texts, account
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,6 +49,7 @@ def _read(source: Source, wanted: Wanted) -> Log:
         raise GradclipError(f"{source.path}: a Parquet table without rows or numbers; expected a row a step")
     parts: dict[str, list[Column]] = {key: [] for key in chosen}
     left_out: list[int] = []
+    texts = Texts()
     bad: list[tuple[int, str]] = []
     first = 0
     for i, size in enumerate(sizes):
@@ -55,7 +57,7 @@ def _read(source: Source, wanted: Wanted) -> Log:
             if not 0 <= first + size <= max(1 << 20, _MAX_ROWS_PER_BYTE * len(data)):
                 raise ValueError(f"it claims {size} rows")
             table = file.read_row_group(i, columns=[*chosen, *splits], use_threads=False)
-            group = {key: _column(table.column(key), first) for key in chosen}
+            group = {key: _column(table.column(key), first, key, texts) for key in chosen}
             marked = [row for key in splits for row, text in enumerate(table.column(key).to_pylist(), first) if marks_evaluation(text)]
         except (pa.lib.ArrowException, *_ERRORS) as e:
             bad.append((i, _first_line(e)))
@@ -73,7 +75,9 @@ def _read(source: Source, wanted: Wanted) -> Log:
         damage.append(Damage("further on", f"{len(bad) - _MAX_SHOWN_DAMAGE} more damaged row groups", "their rows"))
     # Where everything is called a test, that is the name of the run.
     rows = np.unique(np.array(left_out if len(set(left_out)) < first else [], np.int64))
-    return Log("parquet", without_rows(columns, rows), damage=tuple(damage), notes=tuple(evaluation_notes(rows)))
+    columns = without_rows(columns, rows)
+    notes, unread = account(columns, texts, first, rows, wanted)
+    return Log("parquet", columns, damage=(*damage, *unread), notes=(*evaluation_notes(rows), *notes))
 
 
 def _is_readable(kind: pa.DataType) -> bool:
@@ -84,17 +88,15 @@ def _is_readable(kind: pa.DataType) -> bool:
     return any(is_a(kind) for is_a in (types.is_integer, types.is_floating, types.is_decimal, types.is_string, types.is_large_string))
 
 
-def _column(values: pa.ChunkedArray, first: int) -> Column:
-    """The values that are there; numbers only. By the buffers: pyarrow's own way to numpy imports pandas."""
+def _column(values: pa.ChunkedArray, first: int, key: str, texts: Texts) -> Column:
+    """The values that are there; numbers only, what else a column of text holds goes into `texts`. By the buffers: pyarrow's own way to numpy imports pandas."""
     import pyarrow as pa
     from pyarrow import types
 
     if types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     if types.is_string(values.type) or types.is_large_string(values.type):
-        parsed = [(row, n) for row, text in enumerate(values.to_pylist(), first) if text and (n := numbers.parse(text)) is not None]
-        at = np.array([row for row, _ in parsed], np.int64)
-        return Column(at, np.array([n.value for _, n in parsed], np.float64), any(n.rounded for _, n in parsed))
+        return frame.from_texts(((row, text) for row, text in enumerate(values.to_pylist(), first) if text is not None), key, texts)
     columns = []
     for chunk in values.cast(pa.float64(), safe=False).chunks:
         valid, numbers_of = chunk.buffers()

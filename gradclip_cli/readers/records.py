@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gradclip_cli.model import Damage
 from gradclip_cli.readers import frame, names, numbers
 from gradclip_cli.readers.log import Column, Wanted
+from gradclip_cli.readers.unread import Texts, account
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,18 +24,28 @@ _MAX_DEPTH = 16
 _MAX_LIST = 16
 _MAX_KEY_LENGTH = 1000
 # How a text must begin to be worth parsing as a number.
-_NUMERIC_START = frozenset("0123456789+-.nNiI'\" ")
+_NUMERIC_START = frozenset("0123456789+-.nNiI'\" tTabfj#\u221e")
 # polars knows no bare NaN and Infinity; these numbers stand in for them, and nobody logs them.
 _STAND_INS = {b"NaN": (b"-1.7308242190517263e-297", math.nan), b"Infinity": (b"-1.7308242190517263e-298", math.inf)}
 _STAND_INS[b"-Infinity"] = (b"-1.7308242190517263e-299", -math.inf)
 _SAMPLE_LINES = 1000
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Found:
+    """What records held: columns by key in the order of first appearance, and what is to be told of them."""
+
+    columns: dict[str, Column]
+    notes: list[str]
+    damage: list[Damage]
+
+
 class Records:
     """Numbers of records that arrive one by one.
 
     Keys of nested objects are joined with "/", a short list counts as an object with the keys 0, 1, ...,
-    a list of one as its value. Texts count where they are numbers; booleans, null and the rest do not.
+    a list of one as its value. Texts count where they are numbers; the others are told of (see `unread.account`).
+    Booleans, null and the rest do not count.
 
     A record that says it is of an evaluation ({"mode": "val", "loss": ...}) counts as a row and nothing else.
 
@@ -47,6 +60,7 @@ class Records:
         self._at: dict[str, array[int]] = {}
         self._values: dict[str, array[float]] = {}
         self._rounded: set[str] = set()
+        self._texts = Texts()
 
     def add(self, record: Mapping[str, Any]) -> None:
         row = self.num_rows
@@ -75,7 +89,7 @@ class Records:
                     self._put_nested(row, key, value)
         self.num_rows += max(map(len, lists.values()))
 
-    def columns(self, wanted: Wanted, also: Collection[str] = ()) -> dict[str, Column]:
+    def found(self, wanted: Wanted, also: Collection[str] = ()) -> Found:
         """The columns someone may ask for (see `names.to_read`), and those in `also`."""
         chosen = {*names.to_read(list(self._values), wanted), *also}
         columns = {
@@ -83,12 +97,11 @@ class Records:
             for key, values in self._values.items()
             if key in chosen
         }
-        return without_rows(columns, self._left_out())
-
-    def notes(self) -> list[str]:
-        """What was left out."""
-        out = ["the records hold too many different keys; the last ones were left out"] if self._full else []
-        return out + evaluation_notes(self._left_out())
+        left_out = self._left_out()
+        columns = without_rows(columns, left_out)
+        full = ["the records hold too many different keys; the last ones were left out"] if self._full else []
+        notes, damage = account(columns, self._texts, self.num_rows, left_out, wanted)
+        return Found(columns, full + evaluation_notes(left_out) + notes, damage)
 
     def _left_out(self) -> npt.NDArray[np.int64]:
         # Where everything is called a test, that is the name of the run.
@@ -98,6 +111,8 @@ class Records:
         if type(value) is str:
             number = numbers.parse(value) if value[:1] in _NUMERIC_START else None
             if number is None:
+                if key not in names.SPLIT_KEYS:
+                    self._texts.add(key, row, value)
                 return
             if number.rounded:
                 self._rounded.add(key)
@@ -159,8 +174,8 @@ def marks_evaluation(value: object) -> bool:
     return type(value) is str and len(value) <= 100 and names.marks_evaluation(value)
 
 
-def from_regular_lines(pieces: Iterable[bytes], wanted: Wanted, also: Collection[str] = ()) -> tuple[dict[str, Column], list[str]] | None:
-    """Columns and notes as `Records` gives them for JSON lines, some ten times as fast, or None where the lines are not regular enough.
+def from_regular_lines(pieces: Iterable[bytes], wanted: Wanted, also: Collection[str] = ()) -> Found | None:
+    """What `Records` finds in JSON lines, some ten times as fast, or None where the lines are not regular enough.
 
     Regular is: a flat object on each line, no other text, each key of one type. Nothing is lost unseen: every
     key-value pair of the text (every `":`) has to come out as a value or a null.
@@ -176,6 +191,8 @@ def from_regular_lines(pieces: Iterable[bytes], wanted: Wanted, also: Collection
     for piece in pieces:
         # One line so long is more than polars reads in sensible time and memory.
         if len(piece) > frame.PIECE_BYTES and piece.find(b"\n") < 0:
+            return None
+        if b"\0" in piece:
             return None
         # One byte is found many times as fast as three.
         if (b"N" in piece and b"NaN" in piece) or (b"I" in piece and b"Infinity" in piece):
@@ -193,14 +210,16 @@ def from_regular_lines(pieces: Iterable[bytes], wanted: Wanted, also: Collection
         return None
     table = pl.concat(tables, how="diagonal")
     keys = [k for k, t in schema.items() if t != pl.Boolean]
-    columns = frame.columns_of(table, [*names.to_read(keys, wanted), *(k for k in also if k in keys)])
+    texts = Texts()
+    columns = frame.columns_of(table, [*names.to_read(keys, wanted), *(k for k in also if k in keys)], texts)
     left_out = evaluation_rows(table, [k for k in schema if k in names.SPLIT_KEYS])
     columns = without_rows(columns, left_out)
     # In the order of first appearance, which polars does not keep.
     columns = dict(sorted(((k, c) for k, c in columns.items() if len(c.values)), key=lambda item: int(item[1].at[0])))
     if stood_in:
         columns = {k: _without_stand_ins(c) for k, c in columns.items()}
-    return columns, evaluation_notes(left_out)
+    notes, damage = account(columns, texts, table.height, left_out, wanted)
+    return Found(columns, evaluation_notes(left_out) + notes, damage)
 
 
 def evaluation_rows(table: pl.DataFrame, splits: Collection[str]) -> npt.NDArray[np.int64]:

@@ -26,18 +26,19 @@ class Jump:
     Attributes:
         index: Position of the first point after the jump.
         resumed_at, last_before: Steps.
-        discarded: How many earlier points it supersedes.
     """
 
     index: int
     resumed_at: int
     last_before: int
-    discarded: int
 
 
 def is_interleaved(steps: Steps) -> bool:
     """Whether several writers seem to have appended to one log (each step logged several times, out of order)."""
     if len(steps) < 2 * _INTERLEAVED_MIN:
+        return False
+    if len(np.unique(steps)) < 0.5 * len(steps) and np.count_nonzero(np.diff(np.maximum.accumulate(steps)) > 0) < 0.01 * len(steps):
+        # The highest step hardly ever grows: a counter that starts again every few rows, not one that several share.
         return False
     delta = np.diff(steps)
     if np.count_nonzero(delta == 0) > 0.4 * len(delta):
@@ -96,12 +97,7 @@ def surviving(steps: Steps) -> tuple[Mask, list[Jump], int]:
     repeated = np.append(delta == 0, False)
     repeats = int(np.count_nonzero(repeated & mask))
     mask &= ~repeated
-    jumps = []
-    for d in starts.tolist():
-        before = steps[:d]
-        # Superseded by this very jump: the tail of what had been logged, back to the step it resumed at.
-        tail = before[max(0, d - 100_000) :]
-        jumps.append(Jump(d, int(steps[d]), int(tail[-1]), int(np.count_nonzero(tail >= steps[d]))))
+    jumps = [Jump(d, int(steps[d]), int(steps[d - 1])) for d in starts.tolist()]
     return mask, jumps, repeats
 
 

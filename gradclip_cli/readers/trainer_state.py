@@ -11,7 +11,7 @@ from gradclip_cli.model import GRAD_NORM, LOSS, LR, Damage, NormStage, Sampling
 from gradclip_cli.readers import frame
 from gradclip_cli.readers.jsonlines import values_in, window_of
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
-from gradclip_cli.readers.records import Records, from_regular_lines, without_rows
+from gradclip_cli.readers.records import Found, Records, from_regular_lines, without_rows
 
 _HISTORY = re.compile(r'"log_history"\s*:\s*(?=\[)')
 _LOGGING_STEPS = re.compile(rb'"logging_steps"\s*:\s*([\d.]+)')
@@ -37,10 +37,8 @@ def _claims(source: Source) -> bool:
 def _read(source: Source, wanted: Wanted) -> Log:
     data = source.read_utf8()
     damage: list[Damage] = []
-    regular = _read_large(data, wanted) if len(data) >= frame.LARGE_BYTES else None
-    if regular is not None:
-        columns, notes = regular
-    else:
+    found = _read_large(data, wanted) if len(data) >= frame.LARGE_BYTES else None
+    if found is None:
         text = data.decode("utf-8", "replace")
         history = _HISTORY.search(text)
         if history is None:
@@ -52,7 +50,8 @@ def _read(source: Source, wanted: Wanted) -> Log:
         if not records.num_rows:
             what = f"a broken log_history ({damage[0].what})" if damage else "an empty log_history"
             raise GradclipError(f"{source.path}: {what}; expected what the Trainer logged", hint="was the run saved before its first log?")
-        columns, notes = records.columns(wanted, also=[_SUMMARY_KEY]), records.notes()
+        found = records.found(wanted, also=[_SUMMARY_KEY])
+    columns = found.columns
     summary = columns.pop(_SUMMARY_KEY, None)
     if summary is not None:
         columns = without_rows(columns, summary.at)
@@ -65,12 +64,12 @@ def _read(source: Source, wanted: Wanted) -> Log:
         norm_stage=NormStage.PRE_CLIP,
         stage_reason="the Hugging Face Trainer logs what clip_grad_norm_ returned",
         sampling={LOSS: _loss_sampling(data, columns), GRAD_NORM: Sampling.INSTANT, LR: Sampling.INSTANT},
-        damage=tuple(damage),
-        notes=tuple(notes),
+        damage=(*damage, *found.damage),
+        notes=tuple(found.notes),
     )
 
 
-def _read_large(data: bytes, wanted: Wanted) -> tuple[dict[str, Column], list[str]] | None:
+def _read_large(data: bytes, wanted: Wanted) -> Found | None:
     """A history of flat records through polars, or None where it is not so."""
     start = data.find(b"[", data.find(b'"log_history"')) + 1
     end = data.find(b"]", start)

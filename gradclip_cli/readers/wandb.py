@@ -71,7 +71,8 @@ def _read(source: Source, wanted: Wanted) -> Log:
     if not found.records.num_rows:
         what = f"nothing readable ({found.damage[0].what} at {found.damage[0].where})" if found.damage else "no logged step"
         raise GradclipError(f"{source.path}: {what}; expected the history of a run", hint="did the run call wandb.log()?")
-    columns = found.records.columns(wanted)
+    history = found.records.found(wanted)
+    columns = history.columns
     # W&B counts calls of log() in `_step`: a step of the run's own, where there is one, comes first.
     if "_step" in columns:
         columns["_step"] = columns.pop("_step")
@@ -88,8 +89,8 @@ def _read(source: Source, wanted: Wanted) -> Log:
         stage_reason=reason,
         sampling=sampling,
         max_norm=_max_norm(found.config),
-        damage=tuple(found.damage),
-        notes=tuple(found.records.notes()),
+        damage=(*found.damage, *history.damage),
+        notes=tuple(history.notes),
     )
 
 

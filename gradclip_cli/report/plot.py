@@ -107,6 +107,10 @@ def plot(analyses: Sequence[Analysis], path: Path, *, force: bool = False) -> No
 
 def _render(analyses: Sequence[Analysis], kind: str) -> bytes:
     """The file's bytes. The user's matplotlibrc has no say, and global settings are as before afterwards."""
+    import logging
+
+    # What it says of a home directory it cannot write to is no news about the run.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG

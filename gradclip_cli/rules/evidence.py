@@ -138,8 +138,8 @@ def _rewind_hit(run: Run, r: Rewind) -> Hit:
     lost = _events_after(r, branch)
     if lost:
         severity = Severity.WARNING
-        text += "; the part given up held " + " and ".join(f"{count} {name}" for name, count in lost.items())
-        evidence |= {f"abandoned_{name.replace(' ', '_').replace('(', '').replace(')', '')}": count for name, count in lost.items()}
+        text += "; the part given up held " + " and ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in lost.items())
+        evidence |= {f"abandoned_{name.replace('-', '').replace(' ', '_')}s": count for name, count in lost.items()}
     return Hit(text, r.resumed_at, r.last_before, evidence, severity=severity)
 
 
@@ -150,9 +150,9 @@ def _events_after(r: Rewind, branch: Detection) -> dict[str, int]:
         return series is not None and int(series.steps[index]) >= r.resumed_at
 
     counts = {
-        "exploding steps": sum(abandoned(r.branch.get(GRAD_NORM), e.last) for e in branch.explosions),
-        "loss spikes": sum(abandoned(r.branch.get(LOSS), s.last) for s in branch.spikes),
-        "non-finite values": sum(
+        "exploding step": sum(abandoned(r.branch.get(GRAD_NORM), e.last) for e in branch.explosions),
+        "loss spike": sum(abandoned(r.branch.get(LOSS), s.last) for s in branch.spikes),
+        "non-finite value": sum(
             int(np.count_nonzero(~np.isfinite(s.values) & (s.steps >= r.resumed_at))) for n, s in r.branch.items() if n in (LOSS, GRAD_NORM)
         ),
     }

@@ -8,6 +8,8 @@ import re
 _ESCAPES = re.compile(rb"\x1b\[[0-?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b\n]*+(?:\x07|\x1b\\)|\x1b[@-Z\\^_]")
 # Keras moves back over the bar it is about to redraw.
 _BACKSPACES = re.compile(rb"\x08++")
+# pprint and json.dumps(indent=) break after a comma or an opening brace, before the next quoted key.
+_BROKEN_DICT = re.compile(rb"(?<=[,{])[ \t]*+\n[ \t]++(?=['\"])")
 
 
 def plain(data: bytes) -> bytes:
@@ -19,3 +21,8 @@ def plain(data: bytes) -> bytes:
     if b"\x08" in data:
         data = _BACKSPACES.sub(b"\n", data)
     return data.replace(b"\0", b" ") if b"\0" in data else data
+
+
+def whole_dicts(text: bytes) -> bytes:
+    """Each dict that was printed over several lines on one, so that its step belongs to all of it."""
+    return _BROKEN_DICT.sub(b" ", text)

@@ -19,11 +19,12 @@ class Format:
         name: What reports call it.
         summary: One line for the help.
         line: Found in its metric lines, and in no other program's.
-        not_training: Found in lines that look like metric lines and only repeat them (the summary of an epoch).
+        not_training: Found in lines that look like metric lines and are none (evaluations, the summary of a run).
+        sums_up: Found in lines that repeat in one what the lines of an epoch told; they count where there are no others.
         step: Keys of the step counter, the best first; () leaves it to the names people use.
         keys: Keys worth reading that no general rule knows.
         extra: Numbers without a key: each named group is a key (`epoch`, `iter`, `step`; `total` is how many
-            `iter` there are in an epoch).
+            `iter` there are in an epoch, `rank` whose line it is).
         running_mean: A line is drawn anew while a mean grows; the last one of a step counts.
         skipped: Key of a counter of the steps that a loss scaler skipped since the line before.
         omits_nan: A line without a loss, of a step that was not skipped, had one that was nan.
@@ -36,6 +37,7 @@ class Format:
     summary: str
     line: re.Pattern[str]
     not_training: re.Pattern[str] | None = None
+    sums_up: re.Pattern[str] | None = None
     step: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     extra: re.Pattern[str] | None = None

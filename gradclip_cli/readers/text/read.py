@@ -12,7 +12,8 @@ from gradclip_cli.model import GRAD_NORM, LOSS, LOSS_SCALE, Overflow, Values
 from gradclip_cli.readers import names
 from gradclip_cli.readers.log import Column, Log, Source, Wanted
 from gradclip_cli.readers.text import stepping
-from gradclip_cli.readers.text.clean import plain
+from gradclip_cli.readers.text.clean import plain, whole_dicts
+from gradclip_cli.readers.text.fields import BAR, RANK, SCALE, Layout
 from gradclip_cli.readers.text.format import Format
 from gradclip_cli.readers.text.formats import FORMATS
 from gradclip_cli.readers.text.layouts import MAX_LINE, Positions, scan
@@ -20,7 +21,7 @@ from gradclip_cli.readers.text.notebook import Console, is_stream, unwrap
 from gradclip_cli.readers.text.records import Mask, Records
 from gradclip_cli.readers.text.skeletons import Skeletons
 from gradclip_cli.readers.text.stepping import Stepping
-from gradclip_cli.readers.text.fields import BAR, RANK, SCALE, Layout
+from gradclip_cli.readers.text.tables import name_rows
 from gradclip_cli.readers.text.tokens import Tokens
 
 # The clipping bound as the arguments are printed before a run: `clip_grad ....... 1.0`, `'max_grad_norm': 1.0`, `gradient_clipping=1.0`.
@@ -62,7 +63,12 @@ def read(source: Source, wanted: Wanted) -> Log:
         return take_apart(line) if tokens.may_hold(line) else None
 
     lines = scan(text, describe, lambda layout: layout.fixed)
+    if tokens.saw_piece:
+        text = whole_dicts(text)
+        lines = scan(text, describe, lambda layout: layout.fixed)
+    lines = name_rows(lines, tokens.named)
     records = Records(text, lines)
+    records.strike_summaries()
     format = records.main_format()
     records.strike_other_ranks()
     records.strike_cut_number()

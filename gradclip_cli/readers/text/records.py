@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gradclip_cli.model import Values
+from gradclip_cli.readers.text.fields import LABEL, RANK, Field, Layout
 from gradclip_cli.readers.text.format import TEXT, Format
 from gradclip_cli.readers.text.layouts import Lines, Positions, values_at
-from gradclip_cli.readers.text.fields import LABEL, RANK, Field, Layout
 
 Mask = npt.NDArray[np.bool_]
 
@@ -131,6 +131,16 @@ class Records:
             votes[layout.format] += n
         return max(votes, key=lambda f: (votes[f], f is not None), default=None) or TEXT
 
+    def strike_summaries(self) -> None:
+        """Strike out the lines that sum up an epoch, where it has lines of its own."""
+        summaries = self.of_layouts([layout.sums_up for layout in self.layouts])
+        if not summaries.any():
+            return
+        if (self.training & ~summaries).any():
+            self.alive &= ~summaries
+        else:
+            self.notes.append("the log has a line an epoch: means over it")
+
     def strike_chance_lines(self) -> None:
         """Strike out lines whose shape, the keys they print, does not repeat as that of a series does."""
         counts = np.bincount(self.layout[self.alive], minlength=len(self.layouts)).tolist()
@@ -150,7 +160,7 @@ class Records:
             if (
                 (n < _REPEATS and not kin and (layout.training or layout.step is None))
                 or (layout.training and main_step is not None and layout.step is None)
-                or (layout.training and layout.format is None and not self._is_series(shape, n, layout.step))
+                or (layout.training and layout.format is None and not self._is_series(shape, n, layout.step, alone=num_lines[main] == 1))
             ):
                 struck.add(shape)
         num_struck = sum(num_lines[s] for s in struck if first[s].training and num_lines[s] >= _REPEATS)
@@ -158,9 +168,9 @@ class Records:
             self.notes.append(f"{num_struck} lines with a loss or a norm but no step were left out, as others have one")
         self.alive &= ~self.of_layouts([layout.shape in struck and not layout.in_table for layout in self.layouts])
 
-    def _is_series(self, shape: tuple[str, ...], num_lines: int, step: str | None) -> bool:
-        """Whether lines of a shape are a series and not an assignment or a configuration that was printed."""
-        if num_lines >= _SURELY or (num_lines == 1 and step is not None):
+    def _is_series(self, shape: tuple[str, ...], num_lines: int, step: str | None, *, alone: bool) -> bool:
+        """Whether lines of a shape are a series and not a sentence, an assignment or a configuration that was printed."""
+        if num_lines >= _SURELY or (num_lines == 1 and step is not None and not alone):
             return True
         if len(shape) == 1 and num_lines < _REPEATS:
             return False

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
 
+from gradclip_cli.readers.text.fields import Field, Layout
 from gradclip_cli.readers.text.format import pattern
 from gradclip_cli.readers.text.layouts import pattern_of
-from gradclip_cli.readers.text.fields import Field, Layout
+from gradclip_cli.readers.text.tables import header_of
 from gradclip_cli.readers.text.tokens import is_rule
 
 # Not the digits of a name (`loss_2`, `layer/2`) nor of a date. It begins with the set of first characters, for speed.
@@ -40,7 +41,7 @@ class Skeletons:
         begins = [0, *accumulate(map(len, parts))]
         known = self._known.get(skeleton)
         if known is None:
-            if len(parts) == 1 and not _NONFINITE.search(line) and not is_rule(line):
+            if len(parts) == 1 and not (_NONFINITE.search(line) or is_rule(line) or header_of(line)):
                 return None
             layout = self._take_apart(line)
             if layout is not None and (places := _places(layout, begins)) is not None:

@@ -9,14 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradclip_cli.model import Values
+from gradclip_cli.readers.text.fields import BAR, BAR_TOTAL, COUNT, LABEL, TOTAL, Layout
 from gradclip_cli.readers.text.format import Format
 from gradclip_cli.readers.text.records import Mask, Records, is_counter
-from gradclip_cli.readers.text.fields import BAR, BAR_TOTAL, COUNT, LABEL, TOTAL, Layout
 
 # More is no number of steps but something torn or not a counter.
 _MAX_STEPS = 1e12
 # Of the lines below them, so many must find a step.
 _CARRIED = 0.95
+# Fewer lines do not show whether their steps go on.
+_FEW = 3
+# A counter without a name must rise this often, and begin anew no more often than that.
+_RISING, _RESTARTING = 0.3, 0.2
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -43,12 +47,21 @@ def find(records: Records, format: Format) -> Stepping | None:
     if own == BAR and np.isfinite(records.dense(BAR)[records.main]).mean() < _CARRIED:
         # The bar shares the line with a few of the dicts that were printed below it.
         own = None
-    if own is not None:
-        return _own(records, training, own)
+    if own is None and _counts(records, training):
+        own = COUNT
+    if own is not None and (steps := _own(records, training, own)) and _goes_on(steps.of_line[training]):
+        return steps
     labels = records.dense(LABEL)
     if training.any() and is_counter(labels[training]):
         return Stepping("line label", labels)
     return _carried(records, training, format)
+
+
+def _goes_on(step: Values) -> bool:
+    """Whether steps go on from line to line, however often one is repeated (by ranks, or for each part of a batch)."""
+    moves = np.diff(step[np.isfinite(step)])
+    moves = moves[moves != 0]
+    return len(step) < _FEW or bool(len(moves) >= _FEW - 1 and (moves > 0).mean() >= _RISING)
 
 
 def _own_key(records: Records, training: Mask) -> str | None:
@@ -65,11 +78,13 @@ def _own(records: Records, training: Mask, key: str) -> Stepping:
     # Other lines (evaluations) may call their step otherwise.
     step = _gathered(records, {i: layout.step for i, layout in enumerate(records.layouts) if layout.step not in (key, BAR)})
     step[at] = values
-    total = records.dense(BAR_TOTAL if key == BAR else TOTAL + key)[training]
-    total = total[total < _MAX_STEPS]
+    epoch, of_all = _epochs(records, training), records.dense(BAR_TOTAL if key == BAR else TOTAL + key)
+    total = of_all[training & (of_all < _MAX_STEPS)]
+    if len(total) >= _FEW and (np.diff(total) != 0).mean() > 0.5 > (np.diff(step[training]) != 0).mean():
+        # `Batch 0/100`, `Batch 0/200`: the epoch and the batch.
+        step, epoch, total = of_all, step, total[:0]
     per_epoch = int(total.max()) if len(total) else None
-    epoch = _epochs(records, training)
-    name = "bar" if key == BAR else key
+    name = {BAR: "bar", COUNT: "counter"}.get(key, key)
     both = training & np.isfinite(step) & np.isfinite(epoch)
     if not _restarts(step[both], epoch[both]):
         return Stepping(name, step, rounded, per_epoch)
@@ -81,6 +96,22 @@ def _own(records: Records, training: Mask, key: str) -> Stepping:
     size = f"{per_epoch} to an epoch" if known else f"{per_epoch} to an epoch, the most that is seen"
     records.notes.append(f"steps were made from the epoch and {name!r}, {size}")
     return Stepping("step", np.where(np.isfinite(epoch), (epoch - base) * per_epoch + step, np.nan), rounded)
+
+
+def _counts(records: Records, training: Mask) -> bool:
+    """Whether the nameless number in most training lines is a counter: of all, of an epoch, of one that begins anew at its end."""
+    count = records.dense(COUNT)[training]
+    if not len(count) or np.isfinite(count).mean() < _CARRIED:
+        return False
+    if is_counter(count):
+        return True
+    here = np.isfinite(count)
+    rises = np.diff(count[here])
+    if not np.isfinite(records.dense(TOTAL + COUNT)[training][here]).all() or (rises > 0).mean() < _RISING:
+        return False
+    # Where it falls it begins anew, and so it does seldom; ranks and folds (`[2/8]`) fall as often as they rise, or do not move.
+    begins = count[here][1:][rises < 0]
+    return len(begins) <= _RESTARTING * len(rises) and bool((begins <= count[here].min() + np.median(rises[rises > 0])).all())
 
 
 def _seen_per_epoch(step: Values) -> int:
@@ -135,13 +166,19 @@ def _carried(records: Records, training: Mask, format: Format) -> Stepping | Non
             sizes, times = np.unique(above[np.isfinite(above)], return_counts=True)
             step[total != sizes[np.argmax(times)]] = np.nan
         carried = _filled(step)
+        below = None
+        if what == "step" and not np.isfinite(carried[of_main][0]):
+            # Nothing stands above the first line: where each has a step below it, that is its own.
+            below = _filled(step[::-1])[::-1]
+            carried = below if np.isfinite(below[of_main]).all() else carried
         at_main = carried[of_main]
         found = at_main[np.isfinite(at_main)]
         if format.running_mean:
             found = np.unique(found)
         # A bar that stands still between two lines is not in step with them: the two streams were buffered apart.
         if len(found) >= _CARRIED * (1 if format.running_mean else len(at_main)) and is_counter(found):
-            records.notes.append(f"the step was taken from {'the progress bar' if what == BAR else 'a line of its own'} above each line")
+            where = "below" if carried is below else "above"
+            records.notes.append(f"the step was taken from {'the progress bar' if what == BAR else 'a line of its own'} {where} each line")
             return Stepping("bar" if what == BAR else keys[0], np.where(records.alive, carried, np.nan))
     return None
 

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -20,63 +20,66 @@ _MAX_WIDTH = 2000
 # Bytes from a header to its first row: rules, a blank line, a frame of a bar.
 _NEAR = 600
 
-# The ASCII bar and the box-drawing ones of UTF-8.
-_BAR = pattern(r"\||\xe2\x94[\x82\x83]|\xe2\x95\x91")
+# The box-drawing bars of UTF-8.
+_BARS = ("\xe2\x94\x82", "\xe2\x94\x83", "\xe2\x95\x91")
 _NAME = pattern(r"[A-Za-z_%#\x80-\xff][^|=:,;?!'\"<>{}]{0,60}+")
-_WIDE = pattern(r"\t\s*+| {2,}+")
+_GAP = pattern(r"\t\s*+| {2,}+")
 _WORD = pattern(r"No log|\S++")
-# A number with a unit, a part of a total, a time, or a mark that there is none.
+# A number, perhaps with a unit or as a part of a total; a time; a mark that there is none.
 _CELL = pattern(
-    r"(?P<number>[+-]?(?:\d{1,3}(?:,\d{3})++(?:\.\d*+)?|\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?(?:[KMBk](?!\w))?+|[+-]?(?:[nN][aA][nN]|[iI][nN][fF](?:inity)?))"
-    r"(?:[A-Za-z%]{1,3}|/\d++)?|(?:\d++:){1,2}\d\d(?:\.\d++)?|[-+*]{1,3}|[nN]/?[aA]|None|No log|null"
+    r"(?P<number>[+-]?(?:\d{1,3}(?:,\d{3})++(?:\.\d*+)?|\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?(?:[KMBk](?!\w))?+"
+    r"|[+-]?(?:[nN][aA][nN]|[iI][nN][fF](?:inity)?))(?:[A-Za-z%]{1,3}|/\d++)?"
+    r"|(?:\d++:){1,2}\d\d(?:\.\d++)?|[-+*]{1,3}|[nN]/?[aA]|None|No log|null"
 )
 # Ultralytics goes on with a bar: `640: 100%|###| 100/100`.
 _TAIL = pattern(r"(?<=\d):\s++\d{1,3}%")
 
 
 def header_of(line: str) -> tuple[tuple[str, ...], ...]:
-    """The names in a line that holds nothing else, in each way that it can be parted: by bars or wide gaps, by blanks."""
+    """The names in a line that holds nothing else, in each way that it can be parted: by bars, or by gaps and by blanks."""
     if len(line) > _MAX_WIDTH:
         return ()
-    line = line.strip().lstrip("#").strip()
-    if bar := _BAR.search(line):
-        ways = [_BAR.split(line)]
-        if bar.start() == 0:
-            ways = [ways[0][1:-1]]
-        ways = [[cell.strip(" *`") for cell in ways[0]]]
+    line = _with_plain_bars(line).strip().lstrip("#").strip()
+    if "|" in line:
+        ways = [[cell.strip(" *`") for cell in line.removeprefix("|").removesuffix("|").split("|")]]
     else:
-        ways = [_WIDE.split(line), line.split()]
+        ways = [_GAP.split(line), line.split()]
     return tuple(dict.fromkeys(tuple(way) for way in ways if len(way) > 1 and all(map(_NAME.fullmatch, way))))
 
 
 def may_be_row(line: str) -> bool:
     """Whether a line begins as a row does. Cheap."""
-    return len(line) <= _MAX_WIDTH and line.lstrip(" \t|\x82\x83\x91\x94\x95\xe2")[:1] in "0123456789"
+    return len(line) <= _MAX_WIDTH and line.lstrip(" \t|\xe2\x82\x83\x91\x94\x95")[:1] in "0123456789"
 
 
 def row_of(line: str) -> Layout | None:
     """A line of cells, its numbers by place; None where it holds anything else."""
-    end = tail.start() if (tail := _TAIL.search(line)) else len(line)
-    cells = list(_between_bars(line, end)) if _BAR.search(line, 0, end) else [m.span() for m in _WORD.finditer(line, 0, end)]
+    text = _with_plain_bars(line)
+    if tail := _TAIL.search(text):
+        text = text[: tail.start()]
+    if "|" in text:
+        parts = text.split("|")
+        cells = list(zip(accumulate((len(p) + 1 for p in parts), initial=0), parts, strict=False))
+        # A table may be closed by bars on either side.
+        cells = cells[not parts[0].strip() : len(cells) - (not parts[-1].strip())]
+    else:
+        cells = [(m.start(), m[0]) for m in _WORD.finditer(text)]
     fields: dict[str, Field] = {}
-    for i, (low, high) in enumerate(cells):
-        m = _CELL.fullmatch(line, low, high)
-        if m is None and low < high:
+    for i, (start, cell) in enumerate(cells):
+        m = _CELL.fullmatch(cell.strip())
+        if m is None and cell.strip():
             return None
         if m is not None and m["number"]:
-            fields[f"<{i}>"] = Field(m.start(), pattern_of(m["number"]))
+            fields[f"<{i}>"] = Field(start + len(cell) - len(cell.lstrip()), pattern_of(m["number"]))
     return Layout(fields, (), len(line), num_cells=len(cells)) if len(fields) > 1 else None
 
 
-def _between_bars(line: str, end: int) -> list[tuple[int, int]]:
-    bars = [m.span() for m in _BAR.finditer(line, 0, end)]
-    spans = [(a, b) for (_, a), (b, _) in zip([(0, 0), *bars], [*bars, (end, end)], strict=True)]
-    # A table may be closed by bars on either side.
-    if not line[spans[0][0] : spans[0][1]].strip():
-        del spans[0]
-    if spans and not line[spans[-1][0] : spans[-1][1]].strip():
-        del spans[-1]
-    return [(low + len(cell) - len(cell.lstrip()), low + len(cell.rstrip())) if (cell := line[low:high]).strip() else (low, low) for low, high in spans]
+def _with_plain_bars(line: str) -> str:
+    """A line of the same length with bars of ASCII."""
+    if "\xe2" in line:
+        for bar in _BARS:
+            line = line.replace(bar, "  |")
+    return line
 
 
 def name_rows(lines: Lines[Layout], named: Callable[[Layout, tuple[str, ...]], Layout | None]) -> Lines[Layout]:

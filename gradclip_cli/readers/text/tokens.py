@@ -37,7 +37,8 @@ _RULE = pattern(r"\s*+[-+=]{5,}+\s*+$")
 _BAR = pattern(r"(?<![\d.])(?P<bar>\d++)/(?P<total>\d++) \[(?:\d++:)?\d++:\d\d<")
 # `Epoch [1][50/7330]`, `Epoch: [0]  [ 20/1251]`, `Train: [0/300][50/1251]`, `Train: 0 [ 50/1251 ( 4%)]`,
 # `Train Epoch: 1 [640/60000 (1%)]`;
-# of tutorials and examples, `[1,  2000] loss: 2.3`, `loss: 2.3  [ 6400/60000]`, `| epoch   1 |   200/ 2983 batches | lr 20.00 |`, `[0/25][100/1583] Loss_D: 2.3`.
+# of tutorials and examples, `[1,  2000] loss: 2.3`, `loss: 2.3  [ 6400/60000]`, `| epoch   1 |   200/ 2983 batches | lr 20.00 |`,
+# `[0/25][100/1583] Loss_D: 2.3`.
 _POSITION = pattern(
     r"(?:[Ee]poch|[Tt]rain)[^\s\[]{0,12}\s*+(?:\[\s*+(?P<epoch>\d++)(?:/\d++)?\]|(?P<epoch2>\d++)(?=\s))"
     r"\s*+\[\s*+(?P<iter>\d++)/\s*+(?P<total>\d++)(?:\s|\])"
@@ -49,6 +50,11 @@ _POSITION = pattern(
 # What may be the step of a line that names none: `[ 12/300]`, `(12/300)`, `12/300`; `[12]`, `#12`, `12 | loss`. No date.
 _OF_TOTAL = pattern(r"(?<![\w./:\-])(?P<count>\d{1,9}+)\s*+/\s*+(?P<total>\d{1,9}+)(?![\w/]|[.:\-]\d| \d\d:)")
 _ALONE = pattern(r"(?<!\S)\[\s*+(?P<count>\d{1,9}+)\s*+\](?=[\s:])|^\s*+#?(?P<count2>\d{1,9}+)(?=\s*+[|,;)]|\s++[A-Za-z])")
+# `Training loss (for one batch) at step 100: 2.3`, `loss after epoch 3 = 2.3`
+_LOSS_AT = pattern(
+    rf"(?i)\b(?P<key>(?:(?:train|training|average|avg|mean|total|val|valid|validation|eval|evaluation|test) )?loss)(?: \([^)]{{1,40}}\))? "
+    rf"(?:at|after|in|for|of) (?P<what>step|iteration|iter|batch|epoch) (?P<at>\d++)\s*+[:=]\s*+(?P<value>{_NONFINITE}|{_FINITE}{_AFTER})"
+)
 # How launchers mark the lines of a process: torchrun, mpirun, Ray, our own word for it; srun only numbers them.
 _RANK = pattern(
     r"\s*+(?:\[(?:rank|default|gpu|worker)[ :]?(\d++)\]|\((?:[\w.]+ )?pid=(\d++)[^)]{0,60}\)|\[\d++,(\d++)\]<std\w++>"
@@ -69,12 +75,13 @@ _CONTEXT = pattern(
 )
 # Words that people and container runtimes put before and behind a key and that do not make another key of it.
 _BEFORE = frozenset(
-    ("info", "debug", "warning", "warn", "error", "success", "root", "main", "current", "the", "at", "after", "finished", "completed", "done")
-    + ("in", "on", "and", "with", "for", "end", "of", "now", "train", "training", "trainer", "worker", "stdout", "stderr", "f")
+    ("info", "debug", "warning", "warn", "error", "success", "root", "main", "current", "the", "at", "after", "finished", "completed")
+    + ("done", "in", "on", "and", "with", "for", "end", "of", "now", "train", "training", "trainer", "worker", "stdout", "stderr", "f")
 )
 _BEHIND = frozenset(("is", "was", "of", "at", "to", "equals"))
 # Other people's losses, and the declaration of a variable.
-_OTHER_LOSSES = frozenset(("packet", "stop", "profit", "float", "double"))
+_OTHER_LOSSES = frozenset(("packet", "stop", "profit", "profit/loss", "float", "double"))
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 # A line with none of these is not looked at. Cheap, and right for all but a handful of lines in a log.
 _NEEDLES = (
@@ -138,7 +145,7 @@ class Tokens:
         self._numbers_with_key(line, pairs, taken, format, fields)
         if not fields.keys() - {RANK, LABEL}:
             return self._header(line)
-        self.saw_piece = self.saw_piece or (line[0] in " \t" and bool(pairs) and pairs[-1]["quote"] is not None and line.rstrip()[-1] == ",")
+        self.saw_piece = self.saw_piece or bool(line[0] in " \t" and pairs and pairs[-1]["quote"] and line.rstrip()[-1] == ",")
         layout = self._layout(fields, len(line), format)
         if layout.step is None and (counter := _counter(line, fields)):
             layout = replace(layout, fields=fields | counter)
@@ -148,7 +155,7 @@ class Tokens:
 
     def named(self, row: Layout, columns: Sequence[str]) -> Layout | None:
         """The layout of a row of a table whose columns have these names; None where the column of steps does not hold any."""
-        fields = {}
+        fields: dict[str, Field] = {}
         for i, name in enumerate(columns):
             key = self._name(name, row.format)
             if key is not None and f"<{i}>" in row.fields:
@@ -158,9 +165,8 @@ class Tokens:
         return layout if counter is not None and not fields[counter].pattern.strip(b"0,") else None
 
     def _header(self, line: str) -> Layout | None:
-        """The header of a table that has a column of steps; of names parted by one blank only, the first."""
-        ways = header_of(line)
-        ways = tuple(way for way in ways if any(map(self._is_step, way if " " not in line or way == ways[0] != ways[-1] else way[:1])))
+        """The header of a table with a column of steps."""
+        ways = tuple(way for way in header_of(line) if any(map(self._is_step, way)))
         if not ways:
             return None
         self._in_table = self._in_table or any(self._is_metric(name, None) for way in ways for name in way)
@@ -217,12 +223,11 @@ class Tokens:
                 key = f"{context} {key}"
             if key in fields or numbers.parse(m["value"]) is None:
                 continue
-            if is_step or self._is_metric(key, format):
+            if (is_step or self._is_metric(key, format)) and names.words(key) not in self._asked:
                 # A loss has no unit, nor has a step: `62ms`, `0.0f`, `3%`.
                 if m["value"][-1] == "%" or line[m.end("value") : m.end("value") + 1] in _LETTERS:
                     continue
-                # `fix the loss 3`
-                if not is_step and " " in key and m["value"].isdigit() and line[m.end("key") : begin].isspace() and not _is_known(key):
+                if not is_step and m["key"] and line[m.end("key") : begin].isspace() and _is_prose(key, m["value"]):
                     continue
             if is_step and m["total"]:
                 fields[TOTAL + key] = _field(m, "total")
@@ -253,12 +258,27 @@ class Tokens:
         low = key.lower()
         # Validation losses are no role of ours, but people ask for them by name.
         return (
-            key in _RANK_KEYS
+            low in _RANK_KEYS
             or names.words(key) in self._asked
-            or names.worth_reading(key, self._wanted)
-            or "loss" in low
-            or low.endswith("norm")
+            or ((names.worth_reading(key, self._wanted) or "loss" in low or low.endswith("norm")) and _OTHER_LOSSES.isdisjoint(low.split()))
         )
+
+
+def _is_prose(key: str, value: str) -> bool:
+    """Whether a key of several words before a bare number is a part of a sentence: `the loss drops from 2.3`, `fix the loss 3`."""
+    if " " not in key or any(names.rank(role, key) is not None for role in (LOSS, GRAD_NORM)):
+        return False
+    return value.isdigit() or not key.lower().endswith(("loss", "norm"))
+
+
+def _counter(line: str, fields: dict[str, Field]) -> dict[str, Field]:
+    """The number in a line that names no step which may yet be its step."""
+    starts = {field.start for field in fields.values()}
+    place = next((m for m in _OF_TOTAL.finditer(line) if m.start("count") not in starts), None)
+    if place is not None:
+        return {COUNT: _field(place, "count"), TOTAL + COUNT: _field(place, "total")}
+    place = _ALONE.search(line)
+    return {} if place is None else {COUNT: _field(place, "count" if place["count"] else "count2")}
 
 
 def _numbers_without_key(line: str, bar: re.Match[str] | None, format: Format | None, fields: dict[str, Field]) -> tuple[int, int]:
@@ -271,11 +291,15 @@ def _numbers_without_key(line: str, bar: re.Match[str] | None, format: Format | 
         fields[BAR], fields[BAR_TOTAL] = _field(bar, "bar"), _field(bar, "total")
     place = format.extra.search(line) if format is not None and format.extra is not None else _POSITION.search(line)
     if place is None:
-        return 0, 0
+        told = _LOSS_AT.search(line)
+        if told is None or any(word["eval"] for word in _CONTEXT.finditer(line, 0, told.start())):
+            return 0, 0
+        fields[told["what"]], fields[told["key"]] = _field(told, "at"), _field(told, "value")
+        return told.span()
     for group, value in place.groupdict().items():
         if value is not None:
-            key = group.rstrip("234")
-            fields[TOTAL + "iter" if key == "total" else key] = _field(place, group)
+            key = group.rstrip("2345")
+            fields[{"total": TOTAL + "iter", "rank": RANK}.get(key, key)] = _field(place, group)
     return (place.start("iter3") if place.groupdict().get("iter3") else place.start()), place.end()
 
 

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from gradclip_cli.readers.text.format import Format
-from gradclip_cli.readers.text.formats import fairseq, gpt, huggingface, megatron, mosaic, pytorch, reinforcement, robots, speech, vision
+from gradclip_cli.readers.text.formats import (
+    fairseq,
+    gpt,
+    huggingface,
+    jax,
+    megatron,
+    mosaic,
+    pytorch,
+    reinforcement,
+    robots,
+    speech,
+    vision,
+)
 
 FORMATS: tuple[Format, ...] = (
     *megatron.FORMATS,
@@ -12,6 +24,7 @@ FORMATS: tuple[Format, ...] = (
     *gpt.FORMATS,
     *pytorch.FORMATS,
     *mosaic.FORMATS,
+    *jax.FORMATS,
     *vision.FORMATS,
     *reinforcement.FORMATS,
     *robots.FORMATS,

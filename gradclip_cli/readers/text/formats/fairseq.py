@@ -10,9 +10,9 @@ FORMATS = (
         name="fairseq",
         summary="fairseq: `| epoch 027 | loss 6.3 | ... | num_updates 10198 | gnorm 0.39 |`, or JSON after `[train_inner][INFO] -`",
         line=pattern(r"\b(?:train_|valid_)?num_updates(?:=| |\": \")\d"),
-        # The summary of an epoch repeats the keys of its lines.
-        not_training=pattern(r"\| train \| epoch \d|\[train\]\[INFO\]"),
-        step=("num_updates",),
+        # `| INFO | train | epoch 001 | loss ...`, `[train][INFO] - epoch 1 | loss ...`, `[train][INFO] - {"train_loss": ...}`
+        sums_up=pattern(r"\| train \| (?:epoch \d|\{)|\[train\]\[INFO\]"),
+        step=("num_updates", "train_num_updates"),
         roles={LOSS: "loss", GRAD_NORM: "gnorm", LR: "lr"},
         norm_stage=NormStage.PRE_CLIP,
         stage_reason="fairseq's gnorm is what its clip_grad_norm_ returns, the norm before clipping",

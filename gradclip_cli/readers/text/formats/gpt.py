@@ -1,4 +1,4 @@
-"""The small GPT trainers: nanoGPT, build-nanogpt, llm.c, modded-nanogpt, nanochat, Transformer-XL."""
+"""The small GPT trainers: nanoGPT, build-nanogpt, llm.c, modded-nanogpt, nanochat, Transformer-XL, Lingua."""
 
 from __future__ import annotations
 
@@ -59,10 +59,14 @@ FORMATS = (
         sampling={LOSS: Sampling.WINDOW_MEAN},
     ),
     Format(
-        name="maxtext",
-        summary="MaxText: `completed step: 10, seconds: 1.2, TFLOP/s/device: 120, ..., loss: 2.3`",
-        line=pattern(r"\bcompleted step: \d++, seconds: "),
+        name="lingua",
+        summary="Meta Lingua: `step: 10  acc: 0  loss: 2.3  grad: 5.0e-01  flops: 1.2e+14  wps: 1.2e+04  ...  lr: 3.0e-05`",
+        line=pattern(r"\bstep: \d++  acc: \d++  loss"),
         step=("step",),
-        sampling={LOSS: Sampling.INSTANT},
+        keys=("grad",),
+        roles={LOSS: "loss", GRAD_NORM: "grad", LR: "lr"},
+        norm_stage=NormStage.PRE_CLIP,
+        stage_reason="Lingua prints what clip_grad_norm_ returns, the norm before clipping",
+        sampling=_EACH_STEP,
     ),
 )

@@ -1,9 +1,12 @@
-"""PyTorch's own trainers and examples, and Lightning."""
+"""PyTorch's own trainers and examples, NeMo and Lightning."""
 
 from __future__ import annotations
 
 from gradclip_cli.model import GRAD_NORM, LOSS, NormStage, Sampling
 from gradclip_cli.readers.text.format import Format, pattern
+
+# The bar is made of box-drawing characters.
+_RICH = pattern(r"\bEpoch (?P<epoch>\d++)/\S++ [ \xe2\x94\x95\x81\xb8\xba]++(?P<iter>\d++)/(?P<total>\d++)(?= \d++:\d\d:\d\d )")
 
 _EACH_STEP = {LOSS: Sampling.INSTANT, GRAD_NORM: Sampling.INSTANT}
 
@@ -28,6 +31,24 @@ FORMATS = (
         sampling=_EACH_STEP,
     ),
     Format(
+        name="nemo",
+        summary="NeMo: `Training epoch 0, iteration 11/399 | ... | global_step: 11 | reduced_train_loss: 7.1 | ...`, or its bar",
+        line=pattern(r"\breduced_train_loss[=:]"),
+        step=("global_step",),
+        roles={LOSS: "reduced_train_loss"},
+        norm_stage=NormStage.PRE_CLIP,
+        stage_reason="NeMo logs what Megatron's optimizer returns, the norm before clipping",
+        sampling=_EACH_STEP,
+    ),
+    Format(
+        name="lightning-rich",
+        summary="Lightning's rich bar: `Epoch 0/9 ━━━━━ 12/100 0:00:10 • 0:01:00 8.1it/s v_num: 0 train_loss: 2.3`",
+        line=_RICH,
+        extra=_RICH,
+        running_mean=True,
+        sampling={LOSS: Sampling.INSTANT},
+    ),
+    Format(
         name="lightning-bar",
         summary="Lightning's progress bar: `Epoch 0:  7%|...| 7/100 [02:43<36:06, 0.04it/s, v_num=4, train_loss_step=2.3]`",
         line=pattern(r"\bEpoch \d++:.{0,240}?\d++/\d++ \[[^\]]{0,60}\b(?:v_num|loss|train\w{0,30})="),
@@ -36,7 +57,7 @@ FORMATS = (
     Format(
         name="pytorch-examples",
         summary="the ImageNet example and its kin: `Epoch: [0][ 10/5005]  Time ...  Loss 7.1e+00 (7.0e+00)`",
-        line=pattern(r"\bEpoch: ?\[\d++\]\s*+\[\s*+\d++/\d++\]"),
+        line=pattern(r"\bEpoch: ?\[\d++\]\s*+\[\s*+\d++/\d++\](?!\s*+eta: )"),
         sampling=_EACH_STEP,
     ),
     Format(
