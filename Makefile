@@ -3,21 +3,28 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SMALL := $(VENV)/.installed-for-use
 
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(STAMP): pyproject.toml constraints.txt
+$(SMALL): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gradclip needs Python 3.11 or newer; set PYTHON=python3.12, say"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,test,lint,bench]'
+	@echo "installing gradclip into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+$(STAMP): $(SMALL)
+	@echo "installing what tests and checks need into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,test,lint,bench]'
 	@touch $@
 
 setup: $(STAMP) ## Make the environment in .venv
 
-demo: $(STAMP) ## Judge a sample run: the main job, end to end
+demo: $(SMALL) ## Judge a sample run: the main job, end to end
 	$(BIN)/gradclip analyze sample_runs/spike-recovered.csv
 
 test: $(STAMP) ## Run the tests

@@ -23,8 +23,8 @@ from gradclip_cli.readers import READERS
 from gradclip_cli.rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
-_BLOCK = re.compile(r"(<!-- output: (?P<command>gradclip [^\n]*?) -->\n```\w*\n)(?P<shown>.*?)(\n```)", re.S)
-_FORMATS = re.compile(r"(<!-- formats -->)\n(.*?)\n(<!-- end of formats -->)", re.S)
+_BLOCK = re.compile(r"(<!-- output: (?P<command>gradclip [^\n]*?) -->\n```\w*\n)(?P<shown>(?:(?!```)[^\n]*\n)*)(```)")
+_FORMATS = re.compile(r"(<!-- formats -->\n)((?:\|[^\n]*\n)*)(<!-- end of formats -->)")
 
 
 def output_of(command: str) -> str:
@@ -48,8 +48,8 @@ def formats_table() -> str:
 
 def readme(text: str) -> str:
     """README.md with every output block and the table of formats made anew."""
-    text = _BLOCK.sub(lambda m: m[1] + output_of(m["command"]) + m[4], text)
-    return _FORMATS.sub(lambda m: f"{m[1]}\n{formats_table()}\n{m[3]}", text)
+    text = _BLOCK.sub(lambda m: m[1] + output_of(m["command"]) + "\n" + m[4], text)
+    return _FORMATS.sub(lambda m: f"{m[1]}{formats_table()}\n{m[3]}", text)
 
 
 def rules_page() -> str:

@@ -40,7 +40,7 @@ def build_app() -> typer.Typer:
     ) -> None:
         """Is this PyTorch training run stable, and does gradient norm clipping really protect it?
 
-        [bold]Exit status[/bold]: 0 done; 1 findings (check, verify); 2 bad command line; 3 could not judge; 70 a bug; 130 interrupted.
+        [bold]Exit status[/bold]: 0 looked and reported; 2 bad command line; 3 could not judge; 70 a bug; 130 interrupted.
         """
 
     for name, function in COMMANDS:

@@ -34,7 +34,7 @@ def analyze(
     Exit status: 0 looked and reported; 3 nothing could be judged, or a RUN could not be read.
     """
     from gradclip_cli.analysis import analyze as judge
-    from gradclip_cli.cli.output import complain, emit, wants_color
+    from gradclip_cli.cli.output import complain, emit, tell, wants_color
     from gradclip_cli.cli.progress import reading
     from gradclip_cli.errors import ExitCode, GradclipError
     from gradclip_cli.model import Analysis, Verdict
@@ -63,5 +63,6 @@ def analyze(
         from gradclip_cli.report.plot import plot as draw
 
         draw(analyses, plot, force=force)
+        tell(f"wrote {plot}")
     judged = any(a.verdict is not Verdict.CANNOT_JUDGE for a in analyses)
     return int(ExitCode.CANNOT_JUDGE if failed or not judged else ExitCode.OK)

@@ -14,6 +14,8 @@ def explain(
 ) -> int:
     """Tell what a rule finds, how it decides, what to do and when it is wrong; without RULE, list all."""
     from difflib import get_close_matches
+    from shutil import get_terminal_size
+    from textwrap import fill
 
     from gradclip_cli.cli.output import emit
     from gradclip_cli.errors import UsageError
@@ -26,7 +28,9 @@ def explain(
     wanted = rule.strip().lower()
     for r in RULES:
         if wanted in (r.id.lower(), r.name):
-            emit(f"{r.id} {r.name} ({r.severity.value})\n\n{r.page}")
+            width = min(get_terminal_size((80, 24)).columns, 100)
+            paragraphs = [fill(" ".join(p.split()), width) for p in r.page.split("\n\n")]
+            emit("\n\n".join((f"{r.id} {r.name} ({r.severity.value})", *paragraphs)))
             return 0
     near = get_close_matches(wanted, [n for r in RULES for n in (r.id.lower(), r.name)], n=1)
     shown = f"did you mean {near[0].upper() if near[0].startswith('gc') else near[0]}? " if near else ""

@@ -67,9 +67,9 @@ def detect(loss: Series | None, grad_norm: Series | None, lr: Series | None) -> 
 
 
 def ends_nonfinite(values: Values) -> bool:
-    """Whether a series ends with nan or inf for good, rather than with one of the isolated ones it had before."""
+    """Whether a series that was finite ends with nan or inf for good, rather than with one of the isolated ones it had before."""
     first, last = stretches(~np.isfinite(values), gap=1)
-    if not len(first) or last[-1] < len(values) - 1:
+    if not len(first) or last[-1] < len(values) - 1 or (len(first) == 1 and first[0] == 0):
         return False
     rows = last - first + 1
     return bool(rows[-1] >= NONFINITE_ROWS or rows[-1] > rows[:-1].max(initial=0))

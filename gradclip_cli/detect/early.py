@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from gradclip_cli.detect.baseline import MIN_HISTORY
 from gradclip_cli.detect.recovery import forward_median
 from gradclip_cli.model import Values
@@ -11,6 +13,10 @@ LEAST_BEFORE = 2
 RETURN_ROWS = 64
 ROWS = MIN_HISTORY + RETURN_ROWS + 9
 """A return that takes longer may just be the training."""
+FOR_GOOD_ROWS = 30
+"""It takes so many rows to say that a leap stays."""
+AGREE = 0.25
+"""The rows before such a leap agree to within so much of it."""
 
 
 def leap(x: Values, rise: float, slack: float) -> tuple[int, int] | None:
@@ -27,4 +33,19 @@ def leap(x: Values, rise: float, slack: float) -> tuple[int, int] | None:
         for j in range(i + 1, min(i + RETURN_ROWS, len(forward))):
             if forward[j] <= top + slack:
                 return i, j
+    return None
+
+
+def leap_for_good(x: Values, rise: float) -> int | None:
+    """First row of an early leap after which a log series stays at least `rise` above all that came before, to its end.
+
+    A start that is still finding its level falls back below that, or had not settled before.
+    """
+    if len(x) < FOR_GOOD_ROWS + MIN_HISTORY:
+        return None
+    lowest = np.minimum.accumulate(forward_median(x)[::-1])[::-1]
+    for i in range(LEAST_BEFORE, MIN_HISTORY):
+        top = x[:i].max()
+        if min(x[i], lowest[i]) >= top + rise and top - x[:i].min() <= AGREE * rise:
+            return i
     return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradclip_cli.detect import creep, early, ordinary, outcome, recovery
-from gradclip_cli.detect.baseline import Index, Mask, Usual, highest, moving_max, outside, stretches, usual, usual_without
+from gradclip_cli.detect.baseline import MIN_HISTORY, Index, Mask, Usual, highest, moving_max, outside, stretches, usual, usual_without
 from gradclip_cli.detect.event import Event
 from gradclip_cli.detect.rises import Rise, alarms, rises
 from gradclip_cli.model import Values
@@ -29,7 +29,9 @@ OWN_AFTER, OWN_HEIGHT = 100, 0.5
 AGAIN_WITHIN, AGAIN_BELOW = 0.5, 0.5
 """An event that restarts within half its length, less than half as high, is the same."""
 EARLY_RATIO, EARLY_BACK_RATIO = 1.75, 1.06
-"""A leap within the first rows: times the highest loss before it, and how near to that it must come back."""
+"""A leap within the first rows: times the highest loss before it, and how near to that it must come back ..."""
+EARLY_STAYS_RATIO = 3.0
+"""... or that it stays at least so many times as high."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,7 +43,7 @@ class Watched:
         forward: Median of each row and the eight after it.
         led: Rows within an explosion of the norm, or up to two rows after one.
         raised: Rows shortly after a rise of the learning rate.
-        early: First row and row of return of a leap before there is a baseline.
+        early: First row of a leap before there is a baseline, and its row of return; of one that stays, where there is a baseline.
     """
 
     y: Values
@@ -67,9 +69,7 @@ def find(y: Values, exploded: Mask, raised: Mask, ends_nonfinite: bool) -> tuple
     led = exploded.copy()
     led[1:] |= exploded[:-1]
     led[2:] |= exploded[:-2]
-    start = y[: early.ROWS]
-    leap = early.leap(np.log(start), float(np.log(EARLY_RATIO)), float(np.log(EARLY_BACK_RATIO))) if (start > 0).all() else None
-    watched = Watched(y, recovery.forward_median(y), led, raised, leap)
+    watched = Watched(y, recovery.forward_median(y), led, raised, _early_leap(y))
     calm = np.ones(n, np.bool_)
     seen = usual(y, calm, steady_rise=True)
     events, r = _round(watched, calm, seen)
@@ -83,6 +83,17 @@ def find(y: Values, exploded: Mask, raised: Mask, ends_nonfinite: bool) -> tuple
     if slow:
         events = sorted([*events, slow], key=lambda e: e.first)
     return events, recurring, r.base + r.alone, seen
+
+
+def _early_leap(y: Values) -> tuple[int, int] | None:
+    start = y[: early.ROWS]
+    if not (start > 0).all():
+        return None
+    leap = early.leap(np.log(start), float(np.log(EARLY_RATIO)), float(np.log(EARLY_BACK_RATIO)))
+    if leap is None and (y > 0).all():
+        first = early.leap_for_good(np.log(y), float(np.log(EARLY_STAYS_RATIO)))
+        return None if first is None else (first, first + MIN_HISTORY)
+    return leap
 
 
 def _masked(events: list[Event], n: int) -> tuple[Index, Index]:

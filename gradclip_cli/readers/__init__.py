@@ -14,6 +14,7 @@ from gradclip_cli.readers import csv, golden_values, jsonlines, mlflow, parquet,
 from gradclip_cli.readers.assemble import assemble, merge
 from gradclip_cli.readers.discover import Unit, units
 from gradclip_cli.readers.log import Reader, Wanted
+from gradclip_cli.readers.sidecar import max_norm_beside
 
 READERS: tuple[Reader, ...] = (
     tensorboard.READER,
@@ -54,6 +55,8 @@ def read_unit(unit: Unit, wanted: Wanted) -> list[Run]:
     log = merge(logs)
     if problems:
         log = replace(log, notes=(*log.notes, *(f"left out: {e.message}" for e in problems)))
+    if log.max_norm is None and (beside := max_norm_beside(unit.files[0].path)):
+        log = replace(log, max_norm=beside[0], notes=(*log.notes, f"max_norm {beside[0]:g} from {beside[1]} beside it"))
     return assemble(unit.name, log, wanted)
 
 

@@ -55,7 +55,8 @@ def assemble(source: str, log: Log, wanted: Wanted) -> list[Run]:
         if log.overflows:
             return [_without_series(source, log, notes)]
         raise _nothing_found(source, log)
-    log = replace(log, max_norm=log.max_norm if log.max_norm is not None else _logged_bound(log))
+    logged = _logged_bound(log)
+    log = replace(log, max_norm=log.max_norm if logged is None else logged)
     log = _oldest_first(log, wanted, main, notes)
     axis = _axis(source, log, wanted, main, notes)
     _credible(source, log, wanted, keys, axis, notes)

@@ -102,7 +102,7 @@ def _shape_of(source: Source, data: bytes) -> _Shape:
 
 def _shape(lines: Sequence[str]) -> _Shape | None:
     """The shape of the table these first lines belong to, or None where they are no table."""
-    rows = [i for i, line in enumerate(lines) if line.strip() and "\0" not in line and not line.startswith("#") and not _SEPARATOR_LINE.fullmatch(line.strip())]
+    rows = [i for i, line in enumerate(lines) if line.strip() and not line.startswith("#") and not _SEPARATOR_LINE.fullmatch(line.strip())]
     if not rows:
         return None
     headers = [(rows[0], lines[rows[0]], rows[1:])]

@@ -98,6 +98,7 @@ def _search(root: Path, readers: Sequence[Reader]) -> tuple[list[Unit], list[Gra
         if reader_name == "trainer-state":
             # Each checkpoint repeats the history of the one before.
             members = [max(members, key=lambda m: _checkpoint_number(m[0].path))]
+            name = str(members[0][0].path)
         members.sort(key=lambda m: _written_order(m[0].path))
         sure = reader_name != "text"
         out.append(Unit(name, tuple(m[0] for m in members), reader, sure))

@@ -89,7 +89,7 @@ def _is_readable(kind: pa.DataType) -> bool:
 
 
 def _column(values: pa.ChunkedArray, first: int, key: str, texts: Texts) -> Column:
-    """The values that are there; numbers only, what else a column of text holds goes into `texts`. By the buffers: pyarrow's own way to numpy imports pandas."""
+    """The values that are there; other texts go into `texts`. By the buffers: pyarrow's own way to numpy imports pandas."""
     import pyarrow as pa
     from pyarrow import types
 

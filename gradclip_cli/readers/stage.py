@@ -12,6 +12,9 @@ _MIN_FRACTION = 0.03
 _TOP = 1e-3
 _BELOW = 2e-2
 _CONTRAST = 5.0
+# In full precision so many equal to within float32's rounding of M * G / (G + 1e-6) are no chance.
+_SHARP = 2e-6
+_SHARP_FRACTION = 0.01
 
 
 def pile_up(values: Values) -> float | None:
@@ -21,7 +24,8 @@ def pile_up(values: Values) -> float | None:
     before clipping have a tail: few points near their maximum, and no more of them there than a little below.
 
     Decides: at least 3 % of the finite norms (and 5 of them) lie within 0.1 % of the maximum, at least 5
-    times as many as lie in the 2 % below that, and not all norms do (a constant is no pile).
+    times as many as lie in the 2 % below that, and not all norms do (a constant is no pile). Or at least
+    1 % of them (and 5) lie within 2e-6 of it, where values are not so coarse that they coincide anyway.
 
     Args:
         values: Logged norms, shape (n,).
@@ -34,7 +38,9 @@ def pile_up(values: Values) -> float | None:
         return None
     on_top = int(np.count_nonzero(finite >= top * (1 - _TOP)))
     below = int(np.count_nonzero((finite < top * (1 - _TOP)) & (finite >= top * (1 - _BELOW))))
-    if on_top < max(5, _MIN_FRACTION * len(finite)) or on_top == len(finite) or on_top < _CONTRAST * below:
+    sharp = int(np.count_nonzero(finite >= top * (1 - _SHARP))) >= max(5, _SHARP_FRACTION * len(finite))
+    blunt = on_top >= max(5, _MIN_FRACTION * len(finite)) and on_top >= _CONTRAST * below
+    if on_top == len(finite) or not (sharp or blunt):
         return None
     # Values printed in so few digits that the neighbours of the maximum are 2 % away pile up everywhere.
     _, counts = np.unique(finite, return_counts=True)

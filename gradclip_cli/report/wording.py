@@ -277,10 +277,13 @@ def _nonfinite(analysis: Analysis) -> str:
     parts = []
     for name, series in (("the loss", run.loss), ("the gradient norm", run.grad_norm)):
         if series is not None and len(bad := np.flatnonzero(~np.isfinite(series.values))):
-            parts.append(f"{name} at {count(len(bad), 'logged step')} (first: {place(run, series.steps, int(bad[0]))})")
+            to_end = ", to the end of the log" if len(bad) > 1 and bad[-1] == len(series) - 1 else ""
+            parts.append(f"{name} at {count(len(bad), 'logged step')} (first: {place(run, series.steps, int(bad[0]))}{to_end})")
     if not parts:
         return _quote(analysis) or "Values that are not finite were logged."
     sentence = f"Not a finite number: {', '.join(parts)}."
+    if hidden := next((f for f in analysis.findings if f.rule == "GC303"), None):
+        sentence += f" {_capital(hidden.message)}."
     if analysis.detection.spikes:
         sentence += f" {_spiked(analysis)}"
     elif analysis.detection.explosions:
@@ -322,7 +325,8 @@ def _exploded(analysis: Analysis) -> str:
         return f"{what}; no loss is logged to tell whether it followed."
     if not analysis.detection.judged_loss:
         return f"{what}; whether the loss followed could not be judged."
-    return f"{what}; the loss did not spike."
+    gap = _gap(analysis.run, analysis.run.loss)
+    return f"{what}; the loss did not spike." if gap is None else f"{what}; no spike shows in the loss, but {gap}."
 
 
 def _stable(analysis: Analysis) -> str:
@@ -356,13 +360,23 @@ def _limits(analysis: Analysis) -> list[str]:
     if norm is not None and run.norm_stage is NormStage.POST_CLIP:
         limits.append("the norm was logged after clipping, which hides its peaks")
     main = norm if norm is not None else run.loss
-    if main is not None and run.steps_known and len(main) > 1 and main.sampling is not Sampling.WINDOW_MEAN:
-        gap = int(np.median(np.diff(main.steps)))
-        if gap > 1:
-            limits.append(f"only one step in {gap:,} is logged, and what happens in between leaves no trace")
+    if main is not None and (gap := _gap(run, main)) is not None:
+        limits.append(gap)
     if run.damage:
         limits.append("a part of the source could not be read")
     return limits
+
+
+def _gap(run: Run, series: Series) -> str | None:
+    """What lies unseen between the points of a series, None where every step was logged."""
+    if not run.steps_known:
+        return "how many steps lie between its rows is not known"
+    gap = int(np.median(np.diff(series.steps))) if len(series) > 1 else 1
+    if gap < 2:
+        return None
+    if series.sampling is Sampling.WINDOW_MEAN:
+        return f"each point is a mean over {gap:,} steps, in which a short one drowns"
+    return f"only one step in {gap:,} is logged, and what happens in between leaves no trace"
 
 
 def _cannot_judge(analysis: Analysis) -> str:

@@ -150,11 +150,32 @@ def _spike_hit(run: Run, found: Detection, s: Spike) -> Hit:
         evidence["lasting_excess_fraction"] = s.excess
         severity = Severity.ERROR if s.fatal else Severity.WARNING
         how = "and never came back" if s.fatal else "and did not come back fully"
-        tail = f" (it ends {s.excess:.0%} above what was expected)" if 0 < s.excess < 100 else ""
+        much = f"{s.excess:.0%} above" if s.excess < 2 else f"at {times(1 + s.excess)}"
+        tail = f" (it ends {much} what was expected{'' if s.fatal else ' from the trend before'})" if s.excess > 0 else ""
         text = f"{rose} {how}{tail}{led_text}"
+    if (raised := _lr_rise(run, first)) is not None:
+        text += f"; the learning rate had just risen {times(raised)}"
+        evidence["lr_rise_ratio"] = raised
     if s.peak != s.first:
         text = text.replace(f"to {number(value)}", f"to {number(value)} (peak at {place(run, peak)})", 1)
     return Hit(text, first, last, evidence, lead, severity)
+
+
+# A rise of the learning rate this large, so few logged rows before a spike, is named as what may have caused it.
+_LR_RISE, _LR_ROWS = 1.5, 10
+
+
+def _lr_rise(run: Run, step: int) -> float | None:
+    """By what factor the learning rate rose just before a step, or None. Warm-up's steady small rises do not count."""
+    lr = run.series.get("lr")
+    if lr is None:
+        return None
+    end = int(np.searchsorted(lr.steps, step, side="right"))
+    near = lr.values[max(0, end - _LR_ROWS) : end]
+    if len(near) < 2 or not (near > 0).all():
+        return None
+    ratio = float((near[1:] / near[:-1]).max())
+    return ratio if ratio >= _LR_RISE else None
 
 
 def nonfinite_norm(run: Run, found: Detection) -> list[Hit]:

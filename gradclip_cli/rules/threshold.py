@@ -64,7 +64,8 @@ def never_clipping(run: Run, found: Detection) -> list[Hit]:
     steps = run.series["grad_norm"].steps
     text = f"no step was clipped: the largest norm is {number(largest)}, max_norm {number(bound)}"
     if found.explosions:
-        text += f"; {len(found.explosions)} exploding steps passed below it"
+        count = len(found.explosions)
+        text += f"; {count} exploding step{'s' if count > 1 else ''} passed below it"
     severity = Severity.WARNING if found.explosions else None
     return [Hit(text, int(steps[0]), int(steps[-1]), {"largest_norm": largest, "max_norm": bound}, severity=severity)]
 
