@@ -147,3 +147,20 @@ def test_damaged_gzip_is_said(tmp_path: Path) -> None:
         assert run.damage
     (tmp_path / "x.csv.gz").write_bytes(data + bytes(512))
     assert not read_run(tmp_path / "x.csv.gz").damage, "padding with zeros is no damage"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "bound"),
+    [
+        ("hparams.yaml", "lr: 0.1\ngradient_clip_val: 0.5\n", 0.5),
+        ("config.json", '{\n  "max_grad_norm": 1.0,\n  "lr": 2\n}', 1.0),
+        ("config.yaml", "optim:\n  max_grad_norm: 1.0\nother:\n  grad_clip: 2.0\n", None),
+        ("config.yaml", "max_grad_norm: null\n", None),
+        ("notes.yaml", "max_grad_norm: 1.0\n", None),
+    ],
+)
+def test_max_norm_from_a_configuration_beside_the_log(tmp_path: Path, name: str, text: str, bound: float | None) -> None:
+    (tmp_path / name).write_text(text)
+    run = read_run(cases.csv(tmp_path))
+    assert run.max_norm == bound
+    assert any(name in n for n in run.notes) is (bound is not None)

@@ -44,3 +44,18 @@ def test_the_python_example_runs() -> None:
     (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.S)
     scope: dict[str, object] = {}
     exec(block.replace("sample_runs/", f"{ROOT}/sample_runs/"), scope)
+
+
+def test_the_readme_is_whole() -> None:
+    headings = re.findall(r"^## (.+)$", README, flags=re.M)
+    assert headings == ["Five minutes", "What it reads", "What it finds", "Exit codes", "From Python", "JSON", "Sample runs", "Developing"]
+    assert len(re.findall(r"^```", README, flags=re.M)) % 2 == 0
+    assert README.count("<!-- output: ") == len(generate._BLOCK.findall(README))
+
+
+def test_an_empty_block_is_filled_and_nothing_behind_it_is_lost() -> None:
+    text = "a\n<!-- output: gradclip --version -->\n```text\n```\n\n## b\n\n```\nc\n```\n"
+    once = generate.readme(text)
+    assert once.endswith("```\n\n## b\n\n```\nc\n```\n")
+    assert "gradclip 0." in once
+    assert generate.readme(once) == once
