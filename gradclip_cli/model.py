@@ -271,6 +271,8 @@ class Detection:
         explosions, spikes, growths: In time order.
         recurring: Indices into `loss` of short rises that come round so regularly or so often, without
             explosions, that they were taken for the way of these data and not for spikes.
+        collapses: First and last indices into `loss`, inclusive, of falls that no learning makes: within one row to
+            exactly zero for good or for long, or from above zero to far below it.
         norm, loss: Baselines, for pictures; None where there is no such series.
         judged_norm, judged_loss: How many points had enough history to be judged.
         diverged: The run never came back, or ended non-finite.
@@ -280,6 +282,7 @@ class Detection:
     spikes: tuple[Spike, ...] = ()
     growths: tuple[Growth, ...] = ()
     recurring: tuple[int, ...] = ()
+    collapses: tuple[tuple[int, int], ...] = ()
     norm: Baseline | None = None
     loss: Baseline | None = None
     judged_norm: int = 0

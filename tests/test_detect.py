@@ -206,6 +206,26 @@ def test_regular_leaps_that_explosions_lead_are_spikes() -> None:
     assert onsets(found) == rows
 
 
+def test_tall_irregular_rises_are_spikes_however_many_there_are() -> None:
+    rows = np.flatnonzero(np.random.default_rng(7).random(600) < 0.06)
+    found = judge(np.where(np.isin(ROWS, rows), 20.0, falling_loss()))
+    assert len(found.spikes) > 0.5 * len(rows)
+    assert set(onsets(found)) <= set(rows.tolist())
+    regular = judge(np.where(ROWS % 50 == 25, 20.0, falling_loss()))
+    assert regular.spikes == ()
+    assert len(regular.recurring) >= 10
+
+
+def test_teeth_that_mostly_stay_below_the_alarm_are_regular_all_the_same() -> None:
+    rows = np.arange(3000)
+    teeth = 2.5 - rows % 200 / 750
+    found = judge(teeth + 0.02 * np.random.default_rng(5).normal(size=3000))
+    assert found.spikes == ()
+    assert found.recurring
+    lone = np.where(rows // 200 == 7, teeth, 2.24)
+    assert onsets(judge(lone + 0.02 * np.random.default_rng(5).normal(size=3000))) == [1400]
+
+
 def test_data_of_two_kinds_leap_between_them() -> None:
     hard = np.random.default_rng(7).random(600) < 0.15
     assert len(onsets(judge(falling_loss() * np.where(hard, 1.6, 1.0)))) <= 1
@@ -239,14 +259,23 @@ def test_a_leap_before_there_is_a_baseline_is_seen_by_its_return(row: int) -> No
     assert s.recovered is True
 
 
+@pytest.mark.parametrize("row", [2, 4, 7])
+def test_a_leap_before_there_is_a_baseline_that_stays_is_a_divergence(row: int) -> None:
+    found = judge(np.r_[np.full(row, 2.9), 50, 500, 5000, np.full(60, 9999.0)])
+    assert [(s.first, s.recovered, s.fatal) for s in found.spikes] == [(row, False, True)]
+    assert found.diverged
+
+
 @pytest.mark.parametrize(
     "start",
     [
         np.r_[12.4, 11, 44, 30, 25, 22, np.linspace(21, 19, 60)],  # never back: it may be the start
         np.r_[0.1, 0.4, 1.0, 2.0, 3.0, np.linspace(3, 2, 60)],  # a mean that starts at 0
         np.r_[40, 22, 14, np.linspace(12, 8, 60)],
+        np.r_[2.9, 3.0, 8.0, np.full(60, 8.2)],  # stays up, but not three times as high
+        np.r_[2.9, 3.0, 50, 500, np.full(20, 9999.0)],  # too few rows to say that it stays
     ],
-    ids=["stays", "grows", "falls"],
+    ids=["stays", "grows", "falls", "low", "short"],
 )
 def test_a_start_is_no_leap(start: Values) -> None:
     assert early.leap(np.log(start), float(np.log(1.75)), float(np.log(1.06))) is None
@@ -260,7 +289,45 @@ def test_a_loss_that_creeps_up_for_good_diverged() -> None:
     assert 230 <= found.spikes[0].first <= 330
     assert creep.find(falling_loss() + 0.4 * up) is None
     assert creep.find(falling_loss() + 2.0 * up * (ROWS < 500)) is None
-    assert creep.find(0.1 + 2.0 * ROWS / 600 + 0.02 * usual_norm()) is None  # grows from its start on
+
+
+@pytest.mark.parametrize(
+    ("loss", "fatal"),
+    [
+        (2 + 5 * ROWS / 600, False),
+        (2 + 9 * ROWS / 600, False),
+        (0.3 + 2 * ROWS / 600, False),
+        (2 * np.exp(ROWS / 200), True),  # gathers pace
+    ],
+    ids=["linear", "more", "from little", "pace"],
+)
+def test_a_loss_that_only_ever_rises_is_an_event_and_a_divergence_where_it_gathers_pace(loss: Values, fatal: bool) -> None:
+    found = judge(loss + 0.02 * usual_norm())
+    (s,) = found.spikes
+    assert (s.first, s.last, s.recovered, s.fatal) == (0, 599, False, fatal)
+    assert found.diverged is fatal
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        2 + 1.5 * ROWS / 600 + 0.02 * usual_norm(),
+        (2 + 5 * ROWS / 600) * usual_norm(),  # scatters like an agent's
+        2 + 5 * np.sin(ROWS / 600 * np.pi) + 0.02 * usual_norm(),  # comes down again
+        3 * (1 - np.exp(-(ROWS + 1) / 60)) + 0.02 * usual_norm(),  # a running mean that starts at 0
+        6 + 3 * np.minimum(ROWS / 60, 1) - ROWS / 600 + 0.02 * usual_norm(),
+    ],
+    ids=["little", "scatters", "returns", "running mean", "start"],
+)
+def test_other_losses_that_rise_from_their_start_are_none(loss: Values) -> None:
+    assert creep.find(loss) is None
+    assert not judge(loss).diverged
+
+
+def test_an_explosive_growth_from_the_start_is_a_divergence() -> None:
+    found = judge(np.minimum(2 * np.exp(ROWS / 6), 1e30))
+    assert [(s.recovered, s.fatal) for s in found.spikes] == [(False, True)]
+    assert found.diverged
 
 
 def test_a_loss_that_grows_from_its_start_on_is_not_called_diverged() -> None:
@@ -336,6 +403,76 @@ def test_other_rises_of_the_norm_are_no_growth(norm: Values, lr: Values | None) 
     assert judge(norm=norm, lr=lr).growths == ()
 
 
+def slowly_growing(to: float, rows: int = 3000) -> Values:
+    return usual_norm(rows) * np.exp(np.log(to) * np.clip((np.arange(rows) / rows - 0.2) / 0.8, 0, 1))
+
+
+def test_a_norm_that_grows_over_most_of_the_log_is_reported() -> None:
+    (g,) = judge(norm=slowly_growing(100)).growths
+    assert 300 <= g.first <= 900
+    assert g.last == 2999
+    assert 40 < g.factor < 150
+
+
+def test_a_slow_growth_of_the_norm_that_ends_in_a_divergence_is_reported() -> None:
+    loss = np.r_[falling_loss(2500), np.full(500, 9.0)]
+    found = judge(loss, np.r_[slowly_growing(100, 2500), usual_norm(500)])
+    assert [2400 <= g.last < 2500 for g in found.growths] == [True]
+
+
+THOUSANDS = np.arange(3000)
+
+
+@pytest.mark.parametrize(
+    ("norm", "lr"),
+    [
+        (slowly_growing(7), None),
+        (np.r_[slowly_growing(100, 2000), 10 * usual_norm(1000)], None),  # came down
+        (usual_norm(3000) * 5.0 ** (THOUSANDS // 1000), None),  # by stairs
+        (usual_norm(3000) * (1 - 0.97 * np.exp(-THOUSANDS / 200)), None),  # finds its level
+        (usual_norm(3000) * np.exp(1.5 * np.sin(THOUSANDS / 300)), None),
+        (slowly_growing(100), 1e-6 * (1 + THOUSANDS)),
+    ],
+    ids=["little", "down", "stairs", "start", "swing", "lr"],
+)
+def test_other_slow_rises_of_the_norm_are_no_growth(norm: Values, lr: Values | None) -> None:
+    assert judge(norm=norm, lr=lr).growths == ()
+
+
+# --- collapse of the loss
+
+
+def test_a_loss_that_falls_to_zero_or_far_below_within_a_row_collapsed() -> None:
+    loss = falling_loss()
+    assert judge(np.where(ROWS >= 400, 0.0, loss)).collapses == ((400, 599),)
+    assert judge(np.where((ROWS >= 400) & (ROWS < 420), 0.0, loss)).collapses == ((400, 419),)
+    assert judge(np.where(ROWS >= 400, -1e6, loss)).collapses == ((400, 599),)
+    assert judge(np.r_[2.3, 2.2, 2.4, np.zeros(40)]).collapses == ((3, 42),)
+    gap = np.where(ROWS >= 400, 0.0, loss)
+    gap[100] = np.nan
+    assert judge(gap).collapses == ((400, 599),)  # indices into the series, not its finite rows
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        np.where((ROWS >= 400) & (ROWS < 405), 0.0, falling_loss()),
+        np.where(ROWS % 50 == 9, 0.0, falling_loss()),  # written for nan
+        np.zeros(600),
+        np.r_[np.zeros(100), falling_loss(500)],
+        np.round(2 * np.exp(-ROWS / 30), 4),  # solved
+        np.round(2 * np.exp(-ROWS / 30), 1),
+        np.maximum(2 - ROWS / 100, 0.0),
+        falling_loss() - 2.5 * ROWS / 600,  # passes zero by and by
+        0.05 * np.random.default_rng(3).standard_t(4, 600),
+        np.round(np.abs(4e-4 * np.random.default_rng(3).normal(size=600)), 4) * (ROWS < 500),
+    ],
+    ids=["few", "single", "always", "first", "solved", "coarse", "linear", "negative", "around0", "tiny"],
+)
+def test_losses_that_may_be_zero_or_negative_collapse_nowhere(loss: Values) -> None:
+    assert judge(loss).collapses == ()
+
+
 # --- values that are not finite, and other nonsense
 
 
@@ -347,6 +484,11 @@ def test_a_loss_that_ends_non_finite_diverged(tail: list[float], ends: bool) -> 
     loss = np.r_[falling_loss(200), tail]
     assert ends_nonfinite(loss) is ends
     assert judge(loss).diverged is ends
+
+
+def test_a_loss_that_never_was_finite_did_not_diverge() -> None:
+    assert not judge(np.full(100, np.nan), usual_norm(100)).diverged
+    assert judge(np.r_[2.0, np.full(100, np.nan)]).diverged
 
 
 def test_a_spike_that_turns_non_finite_never_came_back() -> None:

@@ -68,10 +68,102 @@ def test_nan_in_any_spelling(tmp_path: Path, spelling: str) -> None:
     assert math.isnan(values(log, "loss")[1])
 
 
-@pytest.mark.parametrize("cell", ["", "null", "None", "N/A", "-"])
+@pytest.mark.parametrize("cell", ["", "null", "None", "N/A", "NA", "<NA>", "-"])
 def test_what_is_no_number_is_absent(tmp_path: Path, cell: str) -> None:
     log = read(tmp_path, f"step,loss\n1,2.5\n2,{cell}\n3,2.25\n")
     assert cells(log)["loss"] == [(0, 2.5), (2, 2.25)]
+    assert (log.damage, log.notes) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ("tensor(nan)", NAN),
+        ("\"tensor(2.5, device='cuda:0', grad_fn=<NllLossBackward0>)\"", 2.5),
+        ("tensor([2.5])", 2.5),
+        ("np.float32(-inf)", -INF),
+        ('"array(2.5, dtype=float32)"', 2.5),
+        ("∞", INF),
+        ("-∞", -INF),
+        ("#NUM!", NAN),
+    ],
+)
+def test_numbers_as_other_programs_print_them(tmp_path: Path, cell: str, value: float) -> None:
+    log = read(tmp_path, f"step,loss\n1,2.5\n2,{cell}\n3,2.25\n")
+    np.testing.assert_array_equal(values(log, "loss"), [2.5, value, 2.25])
+    assert (log.damage, log.notes) == ((), ())
+
+
+def test_text_among_the_numbers_is_told(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{2.5 if i < 200 else 'overflow'},{0.5 if i != 7 else '****'},{'x' if i < 3 else 0.1}\n" for i in range(300))
+    log = read(tmp_path, "step,loss,grad_norm,lr\n" + rows)
+    assert len(values(log, "loss")) == 200
+    assert log.notes == (
+        "'loss' holds text in 100 rows from row 201 on, such as 'overflow': not read",
+        "'grad_norm' holds text in 1 row from row 8 on, such as '****': not read",
+        "'lr' holds text in 3 rows from row 1 on, such as 'x': not read",
+    )
+    assert [(d.where, d.what) for d in log.damage] == [
+        ("row 201", "'loss' holds text in 100 rows, such as 'overflow', expected numbers"),
+        ("row 8", "'grad_norm' holds text in 1 row, such as '****', expected numbers"),
+    ]
+
+
+def test_text_above_the_first_number_is_no_damage(tmp_path: Path) -> None:
+    log = read(tmp_path, "step,loss\n#,nats\n,(mean)\n" + "".join(f"{i},2.5\n" for i in range(20)))
+    assert log.damage == ()
+    assert log.notes == ("'loss' holds text in 1 row from row 1 on, such as '(mean)': not read",)
+
+
+def test_text_in_rows_of_an_evaluation_does_not_count(tmp_path: Path) -> None:
+    log = read(tmp_path, "phase,step,loss\ntrain,1,2.5\nval,1,skipped\ntrain,2,2.25\n")
+    assert (log.damage, log.notes) == ((), ("1 rows that say they are of an evaluation were left out",))
+
+
+def test_a_column_without_numbers_is_told(tmp_path: Path) -> None:
+    log = read(tmp_path, "step,loss,comment\n0,,a\n1,abc,b\n2,abd,c\n")
+    assert log.notes == ("'loss' holds no numbers, such as 'abc' in row 2",)
+    assert read(tmp_path, "step,loss,lr\n0,,0.1\n1,,0.1\n2,,0.1\n").notes == ("'loss' has no value in any row",)
+
+
+@pytest.mark.parametrize("blank", ["", "None", "N/A"])
+def test_a_loss_that_ends_early_is_told(tmp_path: Path, blank: str) -> None:
+    rows = "".join(f"{10 * i},{2.5 if i < 40 else blank},0.5\n" for i in range(50))
+    log = read(tmp_path, "step,loss,grad_norm\n" + rows)
+    assert log.notes == ()
+    assert [(d.where, d.what[:70]) for d in log.damage] == [
+        ("row 41", "'loss' has no value in the last 10 rows (from row 41, 'step' 400, on),"[:70])
+    ]
+    log = read(tmp_path, "loss,grad_norm\n" + "".join(f"{2.5 if i < 40 else blank},0.5\n" for i in range(50)))
+    assert [d.where for d in log.damage] == ["row 41"]
+
+
+def test_a_pace_of_its_own_or_rows_of_another_kind_are_no_early_end(tmp_path: Path) -> None:
+    each_tenth = "".join(f"{i},{2.5 if i % 10 == 0 else ''},0.5\n" for i in range(500))
+    assert read(tmp_path, "step,loss,grad_norm\n" + each_tenth).notes == ()
+    evaluations = "".join(f"{i},2.5,\n" for i in range(200)) + "199,,3.5\n" * 8
+    assert read(tmp_path, "step,loss,val_loss\n" + evaluations).notes == ()
+    two_missing = "".join(f"{i},{2.5 if i < 198 else ''},0.5\n" for i in range(200))
+    assert read(tmp_path, "step,loss,grad_norm\n" + two_missing).notes == ()
+
+
+@pytest.mark.parametrize("place", ["between the lines", "within a line", "at the end", "many"])
+def test_zero_bytes_cost_their_line(tmp_path: Path, place: str) -> None:
+    good = [f"{i},2.5,0.5".encode() for i in range(200)]
+    zeros = b"\0" * 4096
+    if place == "between the lines":
+        content, lost = b"\n".join([*good[:50], zeros + good[50], *good[51:]]), [50]
+    elif place == "within a line":
+        content, lost = b"\n".join([*good[:50], b"5" + zeros + b"9,2.5,0.5", *good[51:]]), [50]
+    elif place == "at the end":
+        content, lost = b"\n".join([*good, zeros]), []
+    else:
+        content, lost = b"\n".join(line if i % 20 or not i else b"\0" + line[1:] for i, line in enumerate(good)), list(range(20, 200, 20))
+    log = read(tmp_path, b"step,loss,grad_norm\n" + content)
+    assert values(log, "step") == [i for i in range(200) if i not in lost]
+    assert log.damage[0].where == f"line {2 + (lost[0] if lost else 200)}"
+    assert "zero bytes" in log.damage[0].what
+    assert len(log.damage) == (1 if place != "many" else 6)
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";"])
@@ -137,6 +229,15 @@ def test_decimal_comma(tmp_path: Path) -> None:
     log = read(tmp_path, "step;loss;lr\n1;2,5;1e-3\n2;0,125;1e-3\n".replace("1e-3", "0,001"))
     assert values(log, "loss") == [2.5, 0.125]
     assert any("decimal comma" in n for n in log.notes)
+
+
+def test_decimal_comma_with_dots_between_thousands(tmp_path: Path) -> None:
+    log = read(tmp_path, "step;loss;tokens_loss\n999;5.001,89;2,5\n1.000;12,25;1.234.567,5\n1.001;-1.000;0,5\n")
+    assert values(log, "step") == [999, 1000, 1001]
+    assert values(log, "loss") == [5001.89, 12.25, -1000]
+    assert values(log, "tokens_loss") == [2.5, 1234567.5, 0.5]
+    # A point that stands for no thousands: these are not of one kind.
+    assert not any("decimal comma" in n for n in read(tmp_path, "step;loss;lr\n1;5.001,89;0.25\n2;4.001,89;0.25\n").notes)
 
 
 def test_semicolons_with_decimal_points(tmp_path: Path) -> None:
@@ -269,6 +370,12 @@ def test_rows_of_an_evaluation_are_left_out(tmp_path: Path) -> None:
         "| step | loss |\n| 1 | 2.5 |\n| 2 | 2.25 |\n",
         ', "loss": 2.5, "step": 70}, {"step": 71, "loss": 2.25, "lr": 0.1}',
         "iter,\nnothing here\nand more text\n",
+        "step 1 loss: 2.0\n" * 20,
+        "step 1 loss nothing\n",
+        "step 1, loss nothing\n",
+        "step 1, loss 2.5\n" * 20,
+        "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n",
+        "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 65536\n" * 20,
     ],
 )
 def test_other_texts_are_not_claimed(tmp_path: Path, content: str) -> None:
@@ -301,6 +408,13 @@ LARGE = {
     "comment": lambda t: "# first\n" + t.replace("text 300\n", "text 300\n# resumed, from, a, checkpoint, here\n"),
     "evaluations": lambda t: t.replace("note", "split").replace("text 1", "val 1"),
     "decimal comma": lambda t: t.replace(",", ";").replace(".", ","),
+    "dots and commas": lambda t: t.replace(",", ";").replace(".", ",").replace("\n77;", "\n1.077;"),
+    "text": lambda t: t + "2000,overflow,0.5,0.5,text\n" * 9,
+    "no value at the end": lambda t: t + "".join(f"{i},,0.5,0.5,text\n" for i in range(2000, 2009)),
+    "no value at the end, of an evaluation": lambda t: (
+        t.replace("note", "split") + "".join(f"{i},,0.5,0.5,{'val' if i % 2 else 'train'}\n" for i in range(2000, 2009))
+    ),
+    "zero bytes": lambda t: t.replace("\n700,", "\n70" + "\0" * 5000),
 }
 
 
@@ -353,6 +467,23 @@ def test_one_line_without_end(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_bytes(b"step,loss," * (1 << 20))
     with pytest.raises(GradclipError, match="first line"):
         READER.read(open_source(tmp_path / "log.csv"), Wanted())
+
+
+@pytest.mark.parametrize("before", [b"", b"1,2.5\n" * 5])
+def test_one_line_without_end_in_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
+    def never(*args: object, **kwargs: object) -> None:
+        raise AssertionError("such a line takes polars hundreds of times its size")
+
+    monkeypatch.setattr("polars.read_csv", never)
+    (tmp_path / "log.csv").write_bytes(b"step,loss\n" + before + b"1," * (6 << 20))
+    assert frame.is_large(open_source(tmp_path / "log.csv"))
+    if before:
+        log = READER.read(open_source(tmp_path / "log.csv"), Wanted())
+        assert values(log, "loss") == [2.5] * 5
+        assert [d.where for d in log.damage] == ["line 7"]
+    else:
+        with pytest.raises(GradclipError, match=r"no rows that can be read \(line 2: 12582912 characters"):
+            READER.read(open_source(tmp_path / "log.csv"), Wanted())
 
 
 def test_a_small_file_needs_the_standard_library_and_numpy_only(tmp_path: Path) -> None:

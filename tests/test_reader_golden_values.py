@@ -42,6 +42,12 @@ def test_the_text_nan_fills_steps_without_a_value(tmp_path: Path) -> None:
     assert log.notes == ("2 values are the text 'nan', which stands for steps without a value: left out",)
 
 
+def test_text_is_damage(tmp_path: Path) -> None:
+    log = read(tmp_path, json.dumps({"lm loss": metric({"1": 12.5, "5": "overflow", "10": "tensor(nan)", "15": "N/A"})}))
+    assert [at for at, _ in cells(log)["lm loss"]] == [1, 10]
+    assert [(d.where, d.what) for d in log.damage] == [("'lm loss'", "1 values are text such as 'overflow', expected numbers")]
+
+
 def test_older_files_list_the_values(tmp_path: Path) -> None:
     log = read(tmp_path, json.dumps({"lm loss": metric([10.5, 10.25, 10.0], start=0)}))
     assert cells(log)["lm loss"] == [(0, 10.5), (5, 10.25), (10, 10.0)]

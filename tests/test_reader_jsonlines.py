@@ -57,6 +57,39 @@ def test_nan_is_data_null_is_absence(tmp_path: Path) -> None:
     assert log.damage == ()
 
 
+def test_tensors_in_texts_are_numbers(tmp_path: Path) -> None:
+    log = read(tmp_path, lines({"step": 1, "loss": "tensor(2.5)"}, {"step": 2, "loss": "tensor(nan, device='cuda:0')"}))
+    np.testing.assert_array_equal(values(log, "loss"), [2.5, math.nan])
+    assert (log.damage, log.notes) == ((), ())
+
+
+def test_text_among_the_numbers_is_told(tmp_path: Path) -> None:
+    log = read(tmp_path, lines(*({"step": i, "loss": 2.5 if i < 6 else "overflow", "note": "a"} for i in range(10))))
+    assert log.notes == ("'loss' holds text in 4 rows from row 7 on, such as 'overflow': not read",)
+    assert [(d.where, d.lost) for d in log.damage] == [("row 7", "those values")]
+    # A configuration before the first value is none of it.
+    log = read(tmp_path, lines({"loss": "mse", "lr": 0.1}, *({"step": i, "loss": 2.5} for i in range(10))))
+    assert log.damage == ()
+    log = read(tmp_path, lines(*({"step": i, "loss": "low", "lr": 0.1} for i in range(10))))
+    assert log.notes == ("'loss' holds no numbers, such as 'low' in row 1",)
+
+
+def test_a_loss_of_null_to_the_end_is_told(tmp_path: Path) -> None:
+    rows = [{"step": i, "loss": 2.5 if i < 30 else None, "grad_norm": 0.5} for i in range(50)]
+    (damage,) = read(tmp_path, lines(*rows)).damage
+    assert damage.where == "row 31"
+    assert damage.what.startswith("'loss' has no value in the last 20 rows (from row 31, 'step' 30, on)")
+    rows = [{"step": i, "loss": 2.5} for i in range(50)] + [{"step": 49, f"eval/{k}_loss": 2.5} for k in "abcdef"]
+    assert read(tmp_path, lines(*rows)).damage == ()
+
+
+def test_zero_bytes_cost_their_line(tmp_path: Path) -> None:
+    good = lines(*({"step": i, "loss": 2.5} for i in range(100)))
+    log = read(tmp_path, good.replace('{"step": 50', '{"step": 5' + "\0" * 4096) + "\0" * 100)
+    assert values(log, "step") == [i for i in range(100) if i != 50]
+    assert [d.where for d in log.damage] == ["line 51", "line 101"]
+
+
 def test_texts_that_are_numbers(tmp_path: Path) -> None:
     log = read(
         tmp_path, lines({"step": "1,000", "loss": "2.5", "lr": "1e-3", "time": "0:02:13"}, {"step": "2,000", "loss": "2.25", "lr": "1e-3"})
@@ -97,6 +130,17 @@ def test_many_broken_lines_are_told_briefly(tmp_path: Path) -> None:
     log = read(tmp_path, lines({"step": 1, "loss": 2.5}) * 40 + '{"step": 2, "lo\n' * 30)
     assert len(log.damage) == 6
     assert "25 more" in log.damage[-1].what
+
+
+def test_lines_are_told_apart_in_a_batch(tmp_path: Path) -> None:
+    good = [json.dumps({"step": i, "loss": 2.5, "more": {"a": i}}) for i in range(1200)]
+    good[3] = '{"step": 3, "loss": 2.5},{"step": 3, "loss": 9.5}'
+    good[4] = '{"step": 4, "more": [{"a": 1}'
+    good[5] = '{"a": 2}]}'
+    log = read(tmp_path, "\n".join(good) + "\n")
+    assert values(log, "loss") == [2.5] * 4 + [9.5] + [2.5] * 1194
+    assert values(log, "step") == [0, 1, 2, 3, 3, *range(6, 1200)]
+    assert [d.where for d in log.damage] == ["line 5", "line 6"]
 
 
 def test_two_records_in_one_line(tmp_path: Path) -> None:
@@ -221,6 +265,14 @@ def test_one_huge_line(tmp_path: Path) -> None:
     assert len(log.damage[0].what) < 100
 
 
+def test_an_array_of_millions_of_numbers(tmp_path: Path) -> None:
+    (tmp_path / "log.json").write_text('[{"step": 1, "loss": 2.5}, ' + "1, " * 1_000_000 + '{"step": 2, "loss": 2.25}]')
+    start = time.process_time()
+    log = READER.read(open_source(tmp_path / "log.json"), Wanted())
+    assert time.process_time() - start < 0.5
+    assert values(log, "loss") == [2.5, 2.25]
+
+
 def test_records_of_an_evaluation_are_left_out(tmp_path: Path) -> None:
     rows = [
         {"mode": m, "iter": i, "loss": x} for i, (m, x) in enumerate([("train", 2.5), ("val", 9.5), ("train", 2.25), ("eval_epoch", 9.0)])
@@ -297,6 +349,10 @@ LARGE = {
     "indented array": lambda: json.dumps(records(2000), indent=2),
     "cut array": lambda: json.dumps(records(2000))[:-40],
     "evaluations": lambda: text(3000).replace('"phase": "train"', '"phase": "val"', 1000),
+    "text": lambda: text(2000) + lines(*({"step": 2000 + i, "loss": "overflow", "grad_norm": 0.5} for i in range(9))),
+    "text that looks numeric": lambda: lines(*({"step": i, "loss": "2.5" if i < 1999 else "over: flow"} for i in range(2010))),
+    "null to the end": lambda: text(2000) + lines(*({"step": 2000 + i, "loss": None, "grad_norm": 0.5} for i in range(9))),
+    "zero bytes": lambda: text(2000).replace('{"step": 77,', '{"step\0\0'),
     "huge numbers": lambda: text(2000).replace('"loss": 1', '"loss": 123456789012345678901234567890'),
 }
 

@@ -105,6 +105,15 @@ def test_other_kinds_of_numbers(tmp_path: Path) -> None:
     assert "grad_norms" not in log.columns
 
 
+def test_what_is_no_number_is_told(tmp_path: Path) -> None:
+    rows = range(20)
+    loss = ["2.5" if i < 10 else "overflow" for i in rows]
+    log = read(write(tmp_path, step=list(rows), loss=loss, grad_norm=[0.5 if i < 15 else None for i in rows]))
+    assert values(log, "loss") == [2.5] * 10
+    assert [d.where for d in log.damage] == ["row 11", "row 16"]
+    assert log.notes == ("'loss' holds text in 10 rows from row 11 on, such as 'overflow': not read",)
+
+
 def test_pandas_is_not_imported(tmp_path: Path) -> None:
     path = write(tmp_path, step=[1, None, 3], loss=[2.5, 2.25, None], name=["a", "b", "c"])
     code = f"""if True:

@@ -236,7 +236,7 @@ def test_bar_with_a_postfix_is_read_once_a_step(tmp_path: Path) -> None:
 
 
 def test_no_step_at_all(tmp_path: Path) -> None:
-    run = run_of(tmp_path, "".join(f"loss: {a}\n" for a in LOSSES))
+    run = run_of(tmp_path, "".join(f"loss: {a}\n" for a in LOSSES), Wanted(loss="loss"))
     assert not run.steps_known
     assert run.series[LOSS].values.tolist() == LOSSES
 

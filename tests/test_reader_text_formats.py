@@ -30,15 +30,15 @@ def source_of(folder: Path, text: str | bytes, name: str = "train.log") -> Sourc
     return open_source(path)
 
 
-def log_of(folder: Path, text: str | bytes) -> Log:
+def log_of(folder: Path, text: str | bytes, wanted: Wanted | None = None) -> Log:
     source = source_of(folder, text)
     reader = choose(source, READERS)
     assert reader is not None
-    return reader.read(source, Wanted())
+    return reader.read(source, wanted or Wanted())
 
 
-def run_of(folder: Path, text: str | bytes) -> Run:
-    (run,) = assemble("log", log_of(folder, text), Wanted())
+def run_of(folder: Path, text: str | bytes, wanted: Wanted | None = None) -> Run:
+    (run,) = assemble("log", log_of(folder, text, wanted), wanted or Wanted())
     return run
 
 
@@ -338,7 +338,164 @@ CASES: dict[str, tuple[str, str | None, bool, bool]] = {
         True,
         True,
     ),
+    "icefall": (
+        epochs(
+            lambda e, i, a, b, c: "\n".join(
+                f"{DATE} INFO [train.py:904] ({rank}/2) Epoch {e}, batch {i * 50}, loss[loss={a + rank:.4f}, simple_loss=0.3, pruned_loss=0.2, "
+                f"over 1000.00 frames. ], tot_loss[loss=9.9, simple_loss=0.3, over 10000.00 frames. ], batch size: 30, lr: {c:.2e}, grad_scale: 16.0"
+                for rank in (0, 1)
+            ),
+            end=f"{DATE} INFO [train.py:936] (0/2) Epoch 1, validation: loss=9.9, simple_loss=0.3, over 100.00 frames. \n"
+            f"{DATE} INFO [optim.py:487] (0/2) Clipping_scale=2.0, grad-norm quartiles 1.6e+02 2.2e+02 2.5e+02 2.9e+02 5.8e+02, threshold=5.0e+02\n"
+            * 4,
+        ),
+        "step",
+        False,
+        True,
+    ),
+    "wenet": (
+        epochs(
+            lambda e, i, a, b, c: (
+                f"{DATE} DEBUG TRAIN | steps/sec 1.234| Batch {e - 1}/{(i + 1) * 100} loss {a:.6f} loss_att 12.0 lr {c:.8f} grad_norm {b:.6f} rank 0"
+            ),
+            end=f"{DATE} DEBUG CV | steps/sec 1.234| Batch 1/100 loss 9.9 loss_att 9.9 \n" * 3,
+        ),
+        "step",
+        True,
+        True,
+    ),
+    "tacotron2": (
+        lines(
+            lambda i, a, b, c: f"Train loss {i} {a:.6f} Grad Norm {b:.6f} 0.95s/it",
+            begin="Epoch: 0\n",
+            end="Validation loss 12: 9.900000  \n",
+        ),
+        "iteration",
+        True,
+        False,
+    ),
+    "metric-logger": (
+        epochs(
+            lambda e, i, a, b, c: (
+                f"Epoch: [{e - 1}]  [{i * 10:4d}/60]  eta: 0:12:00  lr: {c:.6f}  loss: {a:.4f} (9.9500)  time: 0.3000  data: 0.1000  max mem: 1234"
+            ),
+            end="Test:  [ 0/10]  eta: 0:00:10  loss: 9.9 (9.9)  time: 0.1  data: 0.1  max mem: 1234\n" * 3,
+        ),
+        "step",
+        False,
+        True,
+    ),
+    "open-clip": (
+        lines(
+            lambda i, a, b, c: (
+                f"2024-01-01,10:00:00 | INFO | Train Epoch: 0 [{i * 12800:7d}/1000000 ({i}%)] Data (t): 0.123 Batch (t): 0.345, 1234.5/s, 123.4/s/gpu "
+                f"LR: {c:.6f} Logit Scale: 14.286 Contrastive_loss: {a:#.5g} (9.9000) Loss: {a:#.5g} (9.9000)"
+            ),
+            end="2024-01-01,10:00:00 | INFO | Eval Epoch: 1 [256 / 1000]\tClip Loss: 9.9\t\n" * 3,
+        ),
+        "iter",
+        False,
+        True,
+    ),
+    "ultralytics": (
+        lines(
+            lambda i, a, b, c: (
+                "\n      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size"
+                + "".join(
+                    f"\r{f'{i}/12':>11s}{'2.3G':>11s}{shown:11.4g}{2.345:11.4g}{1.345:11.4g}{24:11d}{640:11d}: {k:3d}%|{'#' * (k // 10):10s}| {k}/100 "
+                    "[00:12<00:00,  8.00it/s]"
+                    for k, shown in ((0, 9.9), (50, 9.8), (100, a))
+                )
+                + "\n                 Class     Images  Instances      Box(P          R      mAP50  mAP50-95): 100%|##########| 4/4 [00:01<00:00,  3.0it/s]"
+                "\n                   all        128        929       0.64      0.537      0.605      0.446"
+            )
+        ),
+        "Epoch",
+        False,
+        False,
+    ),
+    "kohya": (
+        "".join(
+            f"\rsteps:  {i}%|#    | {i}/100 [00:{i:02d}<01:00,  1.20it/s, avr_loss={shown:.4f}]"
+            for i, (before, a) in enumerate(zip([9.9, *LOSSES], LOSSES, strict=False), 1)
+            for shown in (before, a)
+        )
+        + "\n",
+        "bar",
+        False,
+        False,
+    ),
+    "nemo": (
+        lines(
+            lambda i, a, b, c: (
+                f"Training epoch 0, iteration {i - 1}/399 | lr: {c} | global_batch_size: 512 | global_step: {i - 1} | reduced_train_loss: {a} | "
+                f"train_step_timing in s: 1.2 | consumed_samples: {i * 512} | grad_norm: {b}"
+            ),
+            end="Validating epoch 0 | val_loss: 9.9\n" * 3,
+        ),
+        "global_step",
+        True,
+        True,
+    ),
+    "lightning-rich": (
+        "".join(
+            f"Epoch {e}/1  ━━━━━╸━━━━ {i + 1}/6 0:00:01 • 0:00:10 8.12it/s v_num: 0.000 train_loss: {shown:.4f}\n"
+            for e in range(2)
+            for i in range(6)
+            for shown in (9.9, LOSSES[6 * e + i])
+        ),
+        "step",
+        False,
+        False,
+    ),
+    "lingua": (
+        lines(
+            lambda i, a, b, c: (
+                f"0: INFO    25-01-02 03:04:05.123456 - 0:01:02 - step: {i * 10}  acc: 0  loss: {a:>7}  grad: {b:.2e}  flops: 1.23e+14  wps: 1.2e+04  "
+                f"iter: 0.5  data: 0.001  lr: {c:.2e}  mem: 50%  pow: 0.5 W"
+            )
+        ),
+        "step",
+        True,
+        True,
+    ),
+    "levanter": (
+        lines(
+            lambda i, a, b, c: (
+                f"2024-01-01T10:00:00 - 0 - levanter - tqdm_logging.py:145 - INFO :: Progress on:train {i}.00it/100it rate:1.1it/s "
+                f"remaining:01:32 elapsed:00:03 postfix:loss={a}"
+            )
+        ),
+        "iter",
+        False,
+        False,
+    ),
+    "clu": (
+        lines(
+            lambda i, a, b, c: (
+                f"I0102 03:04:05.123456 140000 logging_writer.py:48] [{i * 100}] collection=train accuracy=0.1, learning_rate={c}, loss={a}\n"
+                f"I0102 03:04:05.123456 140000 logging_writer.py:48] [{i * 100}] collection=training_eval/x accuracy=0.1, loss=9.9\n"
+                f"I0102 03:04:05.123456 140000 logging_writer.py:48] [{i * 100}] eval_loss=9.9, loss=9.9"
+            )
+        ),
+        "step",
+        False,
+        True,
+    ),
+    "big-vision": (
+        lines(
+            lambda i, a, b, c: "\n".join(
+                f"I0102 03:04:05.123456 140000 utils.py:900] \x1b[35m[{i * 50}]\x1b[0m {key} = {value}"
+                for key, value in (("training_loss", a), ("l2_grads", b), ("l2_params", 99.0))
+            )
+        ),
+        "step",
+        True,
+        False,
+    ),
 }
+# What someone must say, as the format has no total loss.
+ASKED = {"ultralytics": Wanted(loss="box_loss")}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -347,7 +504,7 @@ def test_series_of_each_format(name: str, tmp_path: Path) -> None:
     log = log_of(tmp_path, text)
     assert log.format == name
     assert log.step_key == step_key
-    run = run_of(tmp_path, text)
+    run = run_of(tmp_path, text, ASKED.get(name))
     assert run.steps_known
     assert run.loss is not None
     np.testing.assert_allclose(run.loss.values, LOSSES, rtol=1e-6)
@@ -381,6 +538,8 @@ def test_the_beginning_of_the_file_is_enough_to_claim_it(name: str, tmp_path: Pa
         ("fairseq", NormStage.PRE_CLIP, Sampling.WINDOW_MEAN, Sampling.WINDOW_MEAN),
         ("torchtitan", NormStage.PRE_CLIP, Sampling.INSTANT, Sampling.INSTANT),
         ("composer", NormStage.POST_CLIP, Sampling.INSTANT, Sampling.INSTANT),
+        ("tacotron2", NormStage.PRE_CLIP, Sampling.INSTANT, Sampling.INSTANT),
+        ("nemo", NormStage.PRE_CLIP, Sampling.INSTANT, Sampling.INSTANT),
     ],
 )
 def test_what_a_number_means(name: str, stage: NormStage, loss: Sampling, norm: Sampling, tmp_path: Path) -> None:
@@ -392,7 +551,15 @@ def test_what_a_number_means(name: str, stage: NormStage, loss: Sampling, norm: 
 
 
 def test_steps_run_on_over_epochs(tmp_path: Path) -> None:
-    per_epoch = {"pytorch-examples": 6, "openmmlab": 300, "slowfast": 60}
+    per_epoch = {
+        "pytorch-examples": 6,
+        "openmmlab": 300,
+        "slowfast": 60,
+        "icefall": 300,
+        "wenet": 600,
+        "metric-logger": 60,
+        "lightning-rich": 6,
+    }
     for name, size in per_epoch.items():
         run = run_of(tmp_path, CASES[name][0])
         assert run.loss is not None
@@ -488,3 +655,325 @@ def test_overflow_messages(message: str, tmp_path: Path) -> None:
     log = log_of(tmp_path, "starting\n" + f"{message}\n" * 3 + "done\n")
     assert [o.loss_scale for o in log.overflows] == [128.0] * 3
     assert not log.columns
+
+
+# Frameworks that need no format of their own: name -> text, steps, whether it logs a norm
+def bars(line: str) -> str:
+    """A bar that is drawn twice a step, first with the numbers of the step before."""
+    return "\n" + "".join(
+        f"\r{line.format(i=i, a=shown)}"
+        for i, (before, a) in enumerate(zip([9.9, *LOSSES], LOSSES, strict=False), 1)
+        for shown in (before, a)
+    )
+
+
+ONE_BY_ONE = list(range(1, N + 1))
+TENS = [10 * i for i in ONE_BY_ONE]
+FRAMEWORKS: dict[str, tuple[str, list[int], bool]] = {
+    "levanter tracker": (
+        lines(
+            lambda i, a, b, c: f"{DATE} - 0 - levanter.tracker - INFO - step={i} train/loss={a} grad/norm/total={b} optim/learning_rate={c}"
+        ),
+        ONE_BY_ONE,
+        True,
+    ),
+    "NeMo bar": (
+        "".join(
+            f"\rEpoch 0: :   3%|#         | {i}/400 [00:10<01:00, v_num=1, reduced_train_loss={LOSSES[k]}, global_step={k}.0, "
+            f"consumed_samples={k * 512}.0, grad_norm={NORMS[k]}]"
+            for i in range(1, N + 1)
+            for k in (max(i - 2, 0), i - 1)
+        )
+        + "\n",
+        list(range(N)),
+        True,
+    ),
+    "GPT-NeoX": (
+        lines(
+            lambda i, a, b, c: (
+                f" samples/sec: 12.345 | iteration {i * 10:8d}/  320000 | elapsed time per iteration (ms): 1234.5 | learning rate: {c:.3E} | "
+                f"approx flops per GPU: 50.1TFLOPS | lm_loss: {a:.6E} | loss scale: 4096.0 | number of skipped iterations: 0 | "
+                "number of nan iterations: 0 |"
+            )
+        ),
+        TENS,
+        False,
+    ),
+    "Megatron-Bridge": (
+        lines(
+            lambda i, a, b, c: (
+                f" [{DATE[:19]}] iteration {i * 10:8d}/  320000 | consumed samples:   640 | elapsed time per iteration (ms): 1234.5 | "
+                f"learning rate: {c:.6E} | global batch size:    64 | lm loss: {a:.6E} | loss scale: 1.0 | grad norm: {b:.3f} | "
+                "number of skipped iterations: 0 | number of nan iterations: 0 |"
+            )
+        ),
+        TENS,
+        True,
+    ),
+    "NeMo-RL": (
+        lines(
+            lambda i, a, b, c: (
+                f"\n{'=' * 25} Step {i}/100 {'=' * 25}\n📊 Training Results:\n  • Loss: {a}\n  • Avg Reward: 0.5\n  • Grad Norm: {b}\n\n⏱️  Timing:\n"
+                "  • Total step time: 12.3s"
+            )
+        ),
+        ONE_BY_ONE,
+        True,
+    ),
+    "diffusers": (bars("Steps:  {i}%|#    | {i}/100 [00:10<01:00,  1.2it/s, lr=1e-5, step_loss={a}]"), ONE_BY_ONE, False),
+    "ColossalAI": (bars("Epoch 1:  {i}%|#    | {i}/100 [00:10<01:00,  1.2it/s, Loss={a}, lr=1e-5]"), ONE_BY_ONE, False),
+    "Ludwig": (bars("Training:  {i}%|#    | {i}/100 [00:10<01:00,  1.2it/s, loss={a}]"), ONE_BY_ONE, False),
+    "AllenNLP": (bars("accuracy: 0.5, loss: {a} ||:  {i}%|#    | {i}/100 [00:10<01:00,  1.2it/s]"), ONE_BY_ONE, False),
+    "llama-recipes": (
+        lines(lambda i, a, b, c: f"\rTraining Epoch: 1/1, step {i}/100 completed (loss: {a}):  10%|#         | {i}/100 [00:10<00:20]"),
+        ONE_BY_ONE,
+        False,
+    ),
+    "EasyLM": (
+        lines(
+            lambda i, a, b, c: (
+                f"\n{{'accuracy': 0.12,\n 'gradient_norm': {b},\n 'learning_rate': {c},\n 'loss': {a},\n 'param_norm': 123.4,\n 'step': {i * 10}}}"
+            )
+        ),
+        TENS,
+        True,
+    ),
+    "prime-rl": (
+        lines(
+            lambda i, a, b, c: (
+                f"03:04:05 SUCCESS Step {i} | Time: 12.34s | Loss: {a} | Entropy: 0.1 | Grad. Norm: {b} | LR: {c:.2e} | Throughput: 1234 tokens/s"
+            )
+        ),
+        ONE_BY_ONE,
+        True,
+    ),
+    "hivemind": (lines(lambda i, a, b, c: f"Step {i} | Loss {a} | perf: 12.3 | Peers: 2"), ONE_BY_ONE, False),
+    "litgpt": (
+        lines(
+            lambda i, a, b, c: (
+                f"Epoch 1 | iter {i * 4} step {i} | loss train: {a}, val: {'9.9' if i > 4 else 'n/a'} | iter time: 123.45 ms (step) remaining time: 0:12:00"
+            ),
+            end="iter 12: val loss 9.9, val time: 12.34 ms\n",
+        ),
+        ONE_BY_ONE,
+        False,
+    ),
+    "DINOv2": (
+        lines(
+            lambda i, a, b, c: (
+                f"I20240101 10:00:00 1234 dinov2 helpers.py:102] Training  [{i * 10:6d}/125000]  eta: 1 day, 2:03:04  lr: {c:.4f} (0.0001)  "
+                f"wd: 0.0400 (0.0400)  last_layer_lr: 0.0000 (0.0000)  total_loss: {a:.4f} (9.1000)  koleo_loss: 0.1 (0.1)  time: 1.2  data: 0.0"
+            )
+        ),
+        TENS,
+        False,
+    ),
+    "LAVIS": (
+        epochs(
+            lambda e, i, a, b, c: (
+                f"{DATE} [INFO] Train: data epoch: [{e - 1}]  [{(i + 1) * 10:4d}/60]  eta: 0:12:00  lr: {c:.6f}  loss: {a:.4f}  time: 0.3  data: 0.1"
+            )
+        ),
+        TENS,
+        False,
+    ),
+    "Flax": (
+        lines(
+            lambda i, a, b, c: (
+                f"I0102 03:04:05.1 1400 train.py:312] train epoch: {i}, loss: {a}, accuracy: 10.1\n"
+                f"I0102 03:04:05.1 1400 train.py:312] eval epoch: {i}, loss: 9.9, accuracy: 10.1"
+            )
+        ),
+        ONE_BY_ONE,
+        False,
+    ),
+    "SpeechBrain": (
+        lines(
+            lambda i, a, b, c: (
+                f"speechbrain.utils.train_logger - epoch: {i}, lr: {c:.2e} - train loss: {a} - valid loss: 9.9, valid PER: 20.1"
+            )
+        ),
+        ONE_BY_ONE,
+        False,
+    ),
+    "PaddleNLP": (
+        lines(
+            lambda i, a, b, c: (
+                f"[{DATE}] [    INFO] - global step {i * 10}, epoch: 1, batch: {i * 10 - 1}, loss: {a}, speed: 1.2 step/s, lr: {c}"
+            )
+        ),
+        TENS,
+        False,
+    ),
+    "PaddleNLP Trainer": (
+        lines(
+            lambda i, a, b, c: (
+                f"[{DATE}] [    INFO] - loss: {a}, learning_rate: {c}, global_step: {i * 10}, interval_runtime: 2.2591, "
+                "interval_samples_per_second: 3.541, interval_steps_per_second: 4.427, epoch: 0.0265"
+            )
+        ),
+        TENS,
+        False,
+    ),
+    "PaddleSeg": (
+        lines(
+            lambda i, a, b, c: (
+                f"{DATE} [INFO]\t[TRAIN] epoch: 1, iter: {i * 10}/1000, loss: {a}, lr: {c}, batch_cost: 0.1, ips: 12.3 samples/sec | ETA 00:12:00\n"
+                f"{DATE} [INFO]\t[EVAL] #Images: 500 mIoU: 0.5 Loss: 9.9"
+            )
+        ),
+        TENS,
+        False,
+    ),
+    "PaddleOCR": (
+        lines(
+            lambda i, a, b, c: f"[2022/01/02 03:04:05] ppocr INFO: epoch: [1/100], global_step: {i * 10}, lr: {c}, loss: {a}, eta: 1:00:00"
+        ),
+        TENS,
+        False,
+    ),
+    "MindFormers": (
+        epochs(
+            lambda e, i, a, b, c: (
+                f"{DATE} - mindformers[core/callback.py:314] - INFO - {{ Epoch:[{e:3d}/  2], step:[{(i + 1) * 10:5d}/   60], loss:[{a:5.3f}/9.900], "
+                f"per_step_time: 123ms, lr: {c}, overflow cond: False, loss_scale: 1024.0, global_norm: [{b}], train_throughput_per_npu: 1.2T }}"
+            )
+        ),
+        TENS,
+        True,
+    ),
+    "MindSpore": (
+        epochs(
+            lambda e, i, a, b, c: f"epoch: {e} step: {(i + 1) * 10}, loss is {a}",
+            end="Train epoch time: 1234.567 ms, per step time: 12.345 ms\n" * 3,
+        ),
+        TENS,
+        False,
+    ),
+    "XTuner": (
+        lines(
+            lambda i, a, b, c: (
+                f"01/02 03:04:05 - mmengine - INFO - Iter(train) [{i * 10:5d}/1000]  lr: {c:.4e}  eta: 0:12:00  time: 1.2  data_time: 0.01  "
+                f"memory: 12345  loss: {a}  grad_norm: {b}"
+            )
+        ),
+        TENS,
+        True,
+    ),
+    "DeepSpeed-Chat": (
+        lines(lambda i, a, b, c: "\n".join(f"Epoch: 0, Step: {i}, Rank: {rank}, loss = {a + rank}" for rank in (0, 1))),
+        ONE_BY_ONE,
+        False,
+    ),
+    "WeNet of old": (
+        lines(lambda i, a, b, c: f"{DATE} DEBUG TRAIN Batch {i * 10}/1500 loss {a} loss_att 12.0 loss_ctc 13.0 lr {c:.8f} rank 0"),
+        TENS,
+        False,
+    ),
+    "HiFi-GAN": (
+        lines(lambda i, a, b, c: f"Steps : {i * 10}, Gen Loss Total : {a:4.3f}, Mel-Spec. Error : 0.123, s/b : 0.456"),
+        TENS,
+        False,
+    ),
+    "Coqui TTS": (
+        epochs(
+            lambda e, i, a, b, c: (
+                f"\n   --> STEP: {(i + 1) * 10}/60 -- GLOBAL_STEP: {(6 * e - 5 + i) * 10}\n     | > loss: {a}  (9.4)\n     | > grad_norm: {b}  (1.3)\n"
+                f"     | > current_lr: {c}\n     | > step_time: 0.5  (0.6)"
+            )
+        ),
+        TENS,
+        True,
+    ),
+    "YOLOX": (
+        epochs(
+            lambda e, i, a, b, c: (
+                f"{DATE} | INFO     | yolox.core.trainer:258 - epoch: {e}/300, iter: {(i + 1) * 10}/60, mem: 1234Mb, iter_time: 0.3s, data_time: 0.0s, "
+                f"total_loss: {a}, iou_loss: 4.5, conf_loss: 1.2, cls_loss: 0.9, lr: {c:.3e}, size: 640, ETA: 1:02:03"
+            )
+        ),
+        TENS,
+        False,
+    ),
+    "maskrcnn-benchmark": (
+        lines(
+            lambda i, a, b, c: (
+                f"{DATE} maskrcnn_benchmark.trainer INFO: eta: 1:00:00  iter: {i * 10}  loss: {a} (9.5)  loss_classifier: 0.5 (0.6)  "
+                f"time: 0.3 (0.4)  data: 0.01 (0.02)  lr: {c}  max mem: 1234"
+            )
+        ),
+        TENS,
+        False,
+    ),
+    "TensorFlow Estimator": (lines(lambda i, a, b, c: f"INFO:tensorflow:loss = {a}, step = {i * 10} (12.3 sec)"), TENS, False),
+    "Nanotron": (
+        lines(
+            lambda i, a, b, c: (
+                f"01/02/2024 03:04:05 [INFO|DP=0|PP=0|TP=0|ip-1-2-3-4]: iteration: {i} / 1000 | consumed_tokens: 1.2M | tokens_per_sec: 12.3K | "
+                f"global_batch_size: 1.02K | lm_loss: {a} | lr: {c:.3g} | model_tflops_per_gpu: 12.3 | grad_norm: {b} | eta: 0:12:00"
+            )
+        ),
+        ONE_BY_ONE,
+        True,
+    ),
+    "fairseq JSON": (
+        lines(
+            lambda i, a, b, c: (
+                f'2021-01-02 | INFO | train_inner | {{"epoch": 1, "update": {i / 10}, "loss": "{a}", "num_updates": "{i * 10}", "lr": "{c}", "gnorm": "{b}"}}'
+            ),
+            end='2021-01-02 | INFO | train | {"epoch": 1, "train_loss": "9.9", "train_num_updates": "120", "train_gnorm": "9.9"}\n',
+        ),
+        TENS,
+        True,
+    ),
+    "fairseq hydra": (
+        lines(
+            lambda i, a, b, c: (
+                f"[{DATE}][train_inner][INFO] - epoch 1:    {i * 10} / 1000 loss={a}, ppl=9, num_updates={i * 10}, lr={c}, gnorm={b}"
+            ),
+            end=f"[{DATE}][valid][INFO] - epoch 1 | valid on 'valid' subset | loss 9.9 | num_updates 120\n" * 3
+            + f"[{DATE}][train][INFO] - epoch 1 | loss 9.8 | num_updates 120 | lr 0.1 | gnorm 7.7\n" * 3,
+        ),
+        TENS,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_series_of_each_framework(name: str, tmp_path: Path) -> None:
+    text, steps, has_norm = FRAMEWORKS[name]
+    run = run_of(tmp_path, text)
+    assert run.steps_known
+    assert run.series[LOSS].values.tolist() == LOSSES
+    assert run.series[LOSS].steps.tolist() == steps
+    if has_norm:
+        assert run.series[GRAD_NORM].values.tolist() == NORMS
+        assert run.series[GRAD_NORM].steps.tolist() == steps
+    else:
+        assert run.grad_norm is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[{date}][train][INFO] - epoch {i} | loss {a} | ppl 10 | num_updates {n} | lr 0.0003 | gnorm {b} | loss_scale 128 | train_wall 100",
+        '[{date}][train][INFO] - {{"epoch": {i}, "train_loss": "{a}", "train_num_updates": "{n}", "train_lr": "0.1", "train_gnorm": "{b}"}}',
+    ],
+)
+def test_a_log_of_summaries_only(line: str, tmp_path: Path) -> None:
+    valid = "[{date}][valid][INFO] - epoch {i} | valid on 'valid' subset | loss 9.9 | num_updates {n}"
+    text = lines(lambda i, a, b, c: f"{line}\n{valid}".format(date=DATE, i=i, a=a, b=b, n=10 * i))
+    run = run_of(tmp_path, text)
+    assert run.format == "fairseq"
+    assert run.series[LOSS].values.tolist() == LOSSES
+    assert run.series[GRAD_NORM].values.tolist() == NORMS
+    assert run.series[GRAD_NORM].steps.tolist() == TENS
+    assert any("a line an epoch" in note for note in run.notes)
+
+
+def test_what_ultralytics_prints_of_several_losses(tmp_path: Path) -> None:
+    columns = log_of(tmp_path, CASES["ultralytics"][0]).columns
+    assert columns["cls_loss"].values.tolist() == [2.345] * N
+    assert columns["dfl_loss"].values.tolist() == [1.345] * N
+    assert columns["Epoch"].values.tolist() == ONE_BY_ONE

@@ -111,6 +111,30 @@ def test_json_lines_that_end_in_a_history_are_not_claimed(tmp_path: Path) -> Non
     assert not READER.claims(open_source(tmp_path / "logging.jsonl"))
 
 
+def test_what_is_no_number_is_told(tmp_path: Path) -> None:
+    records = history(100)
+    records[30]["loss"] = "tensor(nan)"
+    records[31]["loss"] = "overflow"
+    log = read(tmp_path, state(records, logging_steps=10))
+    assert len(values(log, "loss")) == 99
+    assert np.isnan(values(log, "loss")).sum() == 1
+    assert [d.where for d in log.damage] == ["row 32"]
+    records = [r | ({"loss": None} if i > 60 else {}) for i, r in enumerate(history(90))]
+    assert any("'loss' has no value in the last" in d.what for d in read(tmp_path, state(records, logging_steps=10)).damage)
+
+
+def test_zero_bytes_cost_their_record(tmp_path: Path) -> None:
+    log = read(tmp_path, state(history(100), logging_steps=10).replace('"step": 490', '"step": \0\0\0', 1))
+    assert 490 not in values(log, "step")
+    assert len(values(log, "loss")) == 99
+    assert len(log.damage) == 1
+
+
+def test_a_history_of_millions_of_numbers(tmp_path: Path) -> None:
+    with pytest.raises(GradclipError, match="empty log_history"):
+        read(tmp_path, '{"log_history": [' + "1," * 1_000_000 + "1]}")
+
+
 @pytest.mark.parametrize("kind", ["plain", "nan", "blank in a key", "one line", "nested", "cut", "other rows"])
 def test_both_ways_of_reading_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     records = history(2000)

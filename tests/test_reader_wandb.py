@@ -106,6 +106,14 @@ def test_history(tmp_path: Path) -> None:
     assert log.damage == ()
 
 
+def test_what_is_no_number_is_told(tmp_path: Path) -> None:
+    rows = [history(i, i, loss=2.5 if i < 10 else "overflow", grad_norm="NaN" if i == 3 else 0.5) for i in range(20)]
+    log = read(tmp_path, framed(rows))
+    assert math.isnan(values(log, "grad_norm")[3])
+    assert [d.where for d in log.damage] == ["row 11"]
+    assert log.notes == ("'loss' holds text in 10 rows from row 11 on, such as 'overflow': not read",)
+
+
 def test_nested_keys_typed_values_and_steps_outside_the_items(tmp_path: Path) -> None:
     items = [
         item(("train", "loss"), 2.5),

@@ -1,15 +1,16 @@
 """Judging: from series to events. Arrays in, events out; nothing is read or printed here.
 
 `baseline` says what was usual, `explosions` where the norm left it, `rises` and `spikes` where the loss did, `recovery`
-whether it came back. `early` and `creep` see what a trailing baseline cannot, `ordinary` takes out what is normal for
-the data, `growth` looks at the norm before an event, `align` links series that were logged at different steps.
+whether it came back. `early` and `creep` see what a trailing baseline cannot, `collapse` a fall that is none of learning,
+`ordinary` takes out what is normal for the data, `growth` looks at the norm before an event, `align` links series that
+were logged at different steps.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gradclip_cli.detect import align, explosions, growth, spikes
+from gradclip_cli.detect import align, collapse, explosions, growth, spikes
 from gradclip_cli.detect.baseline import LARGEST_LOG, Index, outside, stretches
 from gradclip_cli.detect.event import Event
 from gradclip_cli.model import Baseline, Detection, Explosion, Growth, Series, Spike, Steps, Values
@@ -56,6 +57,7 @@ def detect(loss: Series | None, grad_norm: Series | None, lr: Series | None) -> 
             for first, last, peak, level, ratio in zip(norm.first, norm.last, norm.peak, norm.level, norm.ratio, strict=True)
         ),
         spikes=tuple(_spike(e, loss_rows, lead) for e, lead in zip(events, led_by, strict=True)),
+        collapses=tuple((int(loss_rows[first]), int(loss_rows[last])) for first, last in collapse.find(y)),
         recurring=tuple(int(loss_rows[e.first]) for e in recurring),
         growths=tuple(Growth(int(norm_rows[first]), int(norm_rows[last]), factor) for first, last, factor in grown),
         norm=_baseline(norm_log, norm_rows, np.exp(norm.usual.level), np.exp(np.minimum(norm.bound, LARGEST_LOG))),

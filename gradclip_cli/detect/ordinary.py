@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradclip_cli.detect.baseline import Index, outside
+from gradclip_cli.detect.baseline import Index, Mask, outside
 from gradclip_cli.model import Values
 
 NEAR_ROWS = 200
@@ -29,6 +29,9 @@ REGULAR_SKIPS = 3
 """Up to two of the series may have stayed below the alarm in between."""
 LIKE = 2.0
 """Heights within this factor of each other are alike."""
+
+BETWEEN = (0.25, 0.7)
+"""Of the height: a tail of the noise reaches there too."""
 
 FREQUENT_EVENTS = 10
 """So many alike within 200 rows on either side: the data are of two kinds (tasks, lengths), the loss leaps between them."""
@@ -59,6 +62,20 @@ def reach(residual: Values, first: Index, last: Index, rank: int) -> tuple[Value
         far = np.exp(np.minimum(log[:, -1] + steepness * np.log((TAIL_RANKS + 1) * TAIL_AHEAD), 350.0))
         expected[c : c + CHUNK] = np.where(enough, far, 0.0)
     return largest, expected
+
+
+def apart(residual: Values, first: Index, last: Index, height: Values) -> Mask:
+    """Whether no residual near the event, outside all of them, comes between the noise and heights like its own."""
+    n = len(residual)
+    quiet = outside(n, first, last) & np.isfinite(residual)
+    out = np.zeros(len(first), np.bool_)
+    offsets = np.arange(1, NEAR_ROWS + 1)
+    for c in range(0, len(first), CHUNK):
+        rows = np.concatenate([first[c : c + CHUNK, None] - offsets, last[c : c + CHUNK, None] + offsets], axis=1)
+        near = np.clip(rows, 0, n - 1)
+        share = np.where((rows >= 0) & (rows < n) & quiet[near], residual[near], 0.0) / height[c : c + CHUNK, None]
+        out[c : c + CHUNK] = ~((share > BETWEEN[0]) & (share < BETWEEN[1])).any(1)
+    return out
 
 
 def regular(row: Index, height: Values) -> Index:

@@ -20,7 +20,9 @@ COMING_THIRDS = 2
 """A loss is still coming back if at its pace two thirds more of the time since the peak bring it there."""
 GROWN_ROWS, GROWN_SHARE = 16, 0.5
 """Some losses (of a critic, of a generator) grow from the start. An early rise of a loss that has not fallen yet, which in its
-first rows makes less than half of where it ends, may be that."""
+first rows makes less than half of where it ends, may be that: it does not come back, but is not fatal ..."""
+GROWN_MOST = 1e4
+"""... unless it ends so many times its level above it: no reward or game explains that."""
 
 
 def judge(events: list[Event], y: Values, forward: Values, ends_nonfinite: bool) -> None:
@@ -42,9 +44,9 @@ def judge(events: list[Event], y: Values, forward: Values, ends_nonfinite: bool)
             seen = max(float(top[e.first - 1] - bottom[e.first - 1]), e.scale)
             enough |= float(y[-1]) - e.level >= BEYOND * seen
         enough |= ends_nonfinite
-        if enough and not _grows_from_the_start(e, forward, over):
+        if enough:
             e.recovered = False
-            e.fatal = e.excess >= FATAL_EXCESS or over >= FATAL_LOST * e.fallen
+            e.fatal = (e.excess >= FATAL_EXCESS or over >= FATAL_LOST * e.fallen) and not _grows_from_the_start(e, forward, over)
         else:
             e.recovered = None
 
@@ -57,7 +59,7 @@ def _still_coming(e: Event, y: Values, tail: int, over: float) -> bool:
 
 
 def _grows_from_the_start(e: Event, forward: Values, over: float) -> bool:
-    if e.first >= START_ROWS or e.fallen >= RISE * e.scale:
+    if e.led or e.first >= START_ROWS or e.fallen >= RISE * e.scale or e.excess >= GROWN_MOST:
         return False
     at_first = forward[e.first : e.first + GROWN_ROWS]
     return float(at_first[np.isfinite(at_first)].max(initial=e.level)) - e.level < GROWN_SHARE * over

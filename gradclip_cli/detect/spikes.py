@@ -24,6 +24,12 @@ SHORT = 3
 """An event of fewer alarmed rows may be an outlier of the noise ..."""
 MARGIN, MARGIN_MOST = 1.75, 3.0
 """... and must be so many times as high as the largest residual nearby: the more, the heavier the tail of the residuals."""
+TALL = 1.5
+"""Times the level: rises as high as that, with nothing between them and the noise, are spikes however many there are ..."""
+REGULAR_SHARE = 0.5
+"""... unless so many of them come round regularly; fewer may do so by chance."""
+TEETH, TEETH_SHARE = 6, 0.8
+"""So many rises of at least half the height, nearly all there are, at a regular spacing make an alarm of one of them ordinary."""
 OWN_AFTER, OWN_HEIGHT = 100, 0.5
 """Within an open event a later rise is one of its own after so many rows and if it is half as high."""
 AGAIN_WITHIN, AGAIN_BELOW = 0.5, 0.5
@@ -171,19 +177,29 @@ def _extraordinary(events: list[Event], forward: Values, r: Rise) -> tuple[list[
         What is left, and the regular or frequent leaps.
     """
     unled = [e for e in events if not e.led]
+    tall = [e for e in unled if e.height >= TALL * e.scale]
+    first, height = _rows_and_heights(tall)
+    apart = set(first[ordinary.apart(r.rise, first, _last_rows(tall), height)].tolist())
     short = [e for e in unled if e.alarmed - e.first < SHORT]
     gone = {short[i].first for i in ordinary.regular(*_rows_and_heights(short))}
-    gone |= {unled[i].first for i in ordinary.frequent(*_rows_and_heights(unled))}
+    if len(gone & apart) >= REGULAR_SHARE * len(apart):
+        apart = set()
+    gone -= apart
+    gone |= {unled[i].first for i in ordinary.frequent(*_rows_and_heights(unled)) if unled[i].first not in apart}
+    gone |= _teeth([e for e in unled if e.first not in gone], r)
     recurring = [e for e in events if e.first in gone]
     events = [e for e in events if e.first not in gone]
     for _ in range(ordinary.ROUNDS):
         first, _ = _rows_and_heights(events)
-        largest, expected = ordinary.reach(r.rise, first, np.array([e.end - 1 for e in events], np.intp), 1)
+        largest, expected = ordinary.reach(r.rise, first, _last_rows(events), 1)
         need = np.clip(expected, MARGIN * largest, MARGIN_MOST * largest)
         kept = [
             e
             for e, reached, needed in zip(events, largest, need, strict=True)
-            if e.led or e.height >= needed or (e.alarmed - e.first >= SHORT and forward[e.first : e.alarmed + 1].max() - e.level >= reached)
+            if e.led
+            or e.first in apart
+            or e.height >= needed
+            or (e.alarmed - e.first >= SHORT and forward[e.first : e.alarmed + 1].max() - e.level >= reached)
         ]
         if len(kept) == len(events):
             break
@@ -191,5 +207,24 @@ def _extraordinary(events: list[Event], forward: Values, r: Rise) -> tuple[list[
     return events, recurring
 
 
+def _teeth(events: list[Event], r: Rise) -> set[int]:
+    """First rows of the events that are one of many like rises at a regular spacing, most of which stayed below the alarm."""
+    if len(events) < 2:
+        return set()
+    onset, height = _rows_and_heights(events)
+    spacing = int(np.diff(onset).min())
+    first, last = stretches(r.rise >= height.min() / ordinary.LIKE, max(GAP, spacing // 4))
+    teeth = ordinary.regular(first, highest(r.rise, first, last))
+    if len(teeth) < max(TEETH, TEETH_SHARE * len(first)):
+        return set()
+    over = [e for e in events if e.end - e.first <= spacing]  # one that lasts longer is more than a tooth
+    return {e.first for e in over if ((first[teeth] - GAP <= e.first) & (e.first <= last[teeth])).any()}
+
+
 def _rows_and_heights(events: list[Event]) -> tuple[Index, Values]:
     return np.array([e.first for e in events], np.intp), np.array([e.height for e in events])
+
+
+def _last_rows(events: list[Event]) -> Index:
+    """Last row of each event, or of its first stretch of alarms: with lone outliers between, the loss is back before that ends."""
+    return np.array([max(e.end - 1, e.alarmed) for e in events], np.intp)

@@ -49,7 +49,8 @@ def read_unit(unit: Unit, wanted: Wanted) -> list[Run]:
             log = unit.reader.read(source, wanted)
             logs.append(replace(log, damage=(*log.damage, *source.damage)))
         except GradclipError as e:
-            problems.append(e)
+            # A traceback keeps the frames' arrays alive, of thousands of files perhaps.
+            problems.append(e.with_traceback(None))
     if not logs:
         raise problems[0]
     log = merge(logs)
@@ -80,7 +81,7 @@ def read(path: Path, wanted: Wanted | None = None) -> Iterator[Run | GradclipErr
         try:
             results.extend(read_unit(unit, wanted))
         except GradclipError as e:
-            (results if unit.sure else by_chance).append(e)
+            (results if unit.sure else by_chance).append(e.with_traceback(None))
     runs = _once_each([r for r in results if isinstance(r, Run)])
     if not runs:
         raise next(

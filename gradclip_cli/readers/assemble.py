@@ -200,7 +200,10 @@ def _nothing_found(source: str, log: Log) -> GradclipError:
         hint = f"name one with --loss KEY or --grad-norm KEY; keys found: {_listed(found, 20)}"
     else:
         hint = "is this the log of a training run?"
-    return GradclipError(f"{source}: found neither a training loss nor a gradient norm among {len(found)} keys ({log.format})", hint=hint)
+    empty = next((f"; {n}" for n in log.notes if "holds no numbers" in n or "has no value in any row" in n), "")
+    return GradclipError(
+        f"{source}: found neither a training loss nor a gradient norm among {len(found)} keys ({log.format}){empty}", hint=hint
+    )
 
 
 def _without_series(source: str, log: Log, notes: Sequence[str]) -> Run:

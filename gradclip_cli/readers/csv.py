@@ -41,6 +41,7 @@ _DECIMAL_COMMA = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+(?:[eE][+-]?\d
 _DOT_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+(?:,\d*)?")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")
 _SEPARATOR_LINE = re.compile(r"sep=.")
+_MAY_BE_DOT_THOUSANDS = re.compile(rb"\d\.\d{3}")
 _DECIMAL_POINT = re.compile(r"\d\.\d")
 # A value within a text: what a line of a text log has in its first cells, and a header has not.
 _VALUE = re.compile(r"[\s:=]\d")
@@ -312,6 +313,9 @@ def _regular_piece(piece: bytes, shape: _Shape, skip: int, chosen: set[str], tex
     num_delimiters = frame.count(piece, delimiter) - piece.count(delimiter, 0, _offset_of_line(piece, skip))
     # A line with cells without end takes polars hundreds of times its size.
     if num_delimiters > (frame.count(piece, b"\n") + 1) * (width - 1):
+        return None
+    # polars takes every dot for a decimal point.
+    if shape.decimal_comma and b"." in piece and _MAY_BE_DOT_THOUSANDS.search(piece):
         return None
     try:
         table = pl.read_csv(

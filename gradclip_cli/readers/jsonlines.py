@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,11 @@ _JSON_LINE = re.compile(r'\s*(?:[{}\[\]"]|-?\d|true|false|null|NaN|-?Infinity|$)
 _BARE = re.compile(r"(?<=[:\[,\s])([-+]?)(nan|inf|infinity)(?=\s*[,}\]])", re.I)
 _NEXT_RECORD = re.compile(r"(?:\n[\s,]*|\}\s*,\s*)(?=\{)")
 _BETWEEN = re.compile(r"[\s,]*")
+# Numbers where records are expected: millions of them are passed at once.
+_BARE_NUMBERS = re.compile(r"-?\d[-+.\deE\s,]*")
+# So many lines are parsed as one array, in half the time of one by one.
+_BATCH_LINES = 500
+_BROKEN = object()
 _decoder = json.JSONDecoder()
 
 
@@ -115,10 +121,8 @@ def _by_line(data: bytes, records: Records, damage: list[Damage], notes: list[st
     broken: list[tuple[int, str]] = []
     num_other = 0
     number = 0
-    for number, raw in enumerate(io.BytesIO(data), 1):
-        try:
-            value = json.loads(raw)
-        except (ValueError, RecursionError):
+    for number, raw, value in _parsed_lines(data):
+        if value is _BROKEN:
             line = raw.decode("utf-8", "replace").strip()
             if not line:
                 continue
@@ -144,6 +148,35 @@ def _by_line(data: bytes, records: Records, damage: list[Damage], notes: list[st
         )
     if num_other:
         notes.append(f"{num_other} lines that are no JSON were left out")
+
+
+def _parsed_lines(data: bytes) -> Iterator[tuple[int, bytes, Any]]:
+    """Number, text and value of each line; `_BROKEN` where it is not one JSON value."""
+    lines = io.BytesIO(data)
+    first = 1
+    while batch := list(islice(lines, _BATCH_LINES)):
+        values = _objects_of(batch)
+        if values is None:
+            values = list(map(_value_of, batch))
+        yield from zip(range(first, first + len(batch)), batch, values, strict=True)
+        first += len(batch)
+
+
+def _objects_of(lines: list[bytes]) -> list[Any] | None:
+    """The object on each line, or None where one of them is not just that."""
+    if not all(line[:1] == b"{" and line.endswith((b"}\n", b"}\r\n")) for line in lines):
+        return None
+    # The zeros between come out between the objects, unless one line goes on in the next or holds two objects.
+    values = _value_of(b"[" + b",0,".join(lines) + b"]")
+    alone = type(values) is list and len(values) == 2 * len(lines) - 1 and values[1::2].count(0) == len(lines) - 1
+    return values[::2] if alone else None
+
+
+def _value_of(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return _BROKEN
 
 
 def _values_in_line(line: str) -> tuple[list[Any], bool]:
@@ -219,7 +252,9 @@ def _one_after_another(data: bytes, records: Records, damage: list[Damage]) -> N
 
 
 def values_in(text: str, damage: list[Damage], at: int = 0) -> Iterator[Any]:
-    """The elements of an array, or values one after another, from a place on; a broken one is skipped with what follows on its line.
+    """The elements of an array, or values one after another, from a place on.
+
+    Numbers are passed over. A broken value is skipped with what follows on its line.
 
     Ends at the end of the array or of the text. Whatever cannot be read goes into `damage`.
     """
@@ -230,6 +265,9 @@ def values_in(text: str, damage: list[Damage], at: int = 0) -> Iterator[Any]:
     while (at := _skip(text, at)) < len(text):
         if text[at] == "]" and in_array:
             return
+        if passed := _BARE_NUMBERS.match(text, at):
+            at = passed.end()
+            continue
         try:
             value, at = _decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as e:

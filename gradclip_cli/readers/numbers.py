@@ -9,9 +9,7 @@ from typing import NamedTuple
 _SUFFIX = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 # "nan.0" is how one progress bar prints a tensor's nan; "1.#QNAN" and "-1.#IND" are old Windows runtimes'.
 # "#NUM!" and "#DIV/0!" are spreadsheets'.
-_NONFINITE = re.compile(
-    r"([+-]?)(?:(nan|na\.n|1\.#qnan|1\.#ind|#num!|#div/0!)|(inf|infinity|1\.#inf|\u221e))(?:\.0*)?(?:\(ind\))?", re.I
-)
+_NONFINITE = re.compile(r"([+-]?)(?:(nan|na\.n|1\.#qnan|1\.#ind|#num!|#div/0!)|(inf|infinity|1\.#inf|\u221e))(?:\.0*)?(?:\(ind\))?", re.I)
 _FINITE = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 # A tensor or an array of one number as Python prints it: "tensor(2.5, device='cuda:0', grad_fn=<AddBackward0>)".

@@ -23,6 +23,7 @@ MAX_KEYS = 20_000
 _MAX_DEPTH = 16
 _MAX_LIST = 16
 _MAX_KEY_LENGTH = 1000
+_SAFE = 1 << 62
 # How a text must begin to be worth parsing as a number.
 _NUMERIC_START = frozenset("0123456789+-.nNiI'\" tTabfj#\u221e")
 # polars knows no bare NaN and Infinity; these numbers stand in for them, and nobody logs them.
@@ -67,9 +68,14 @@ class Records:
         self.num_rows += 1
         if not names.SPLIT_KEYS.isdisjoint(record) and any(marks_evaluation(record.get(k)) for k in names.SPLIT_KEYS):
             self._evaluations.append(row)
+        values_of, at_of = self._values, self._at
         for key, value in record.items():
             kind = type(value)
-            if kind is float or kind is int or kind is str:
+            # Most of them, without a call; an integer may be beyond float64.
+            if (kind is float or (kind is int and -_SAFE < value < _SAFE)) and key in values_of:
+                values_of[key].append(value)
+                at_of[key].append(row)
+            elif kind is float or kind is int or kind is str:
                 self._put(row, key, value)
             elif kind is dict or kind is list:
                 self._put_nested(row, key, value)
@@ -124,7 +130,7 @@ class Records:
                 return
             values = self._values[key] = array("d")
             self._at[key] = array("q")
-        values.append(_to_float(value))  # type: ignore[arg-type]
+        values.append(value if type(value) is float else _to_float(value))  # type: ignore[arg-type]
         self._at[key].append(row)
 
     def _put_nested(self, row: int, key: str, value: Any) -> None:

@@ -62,7 +62,8 @@ def account(
 ) -> tuple[list[str], list[Damage]]:
     """Notes and damage for what the columns lack. Rows are counted from 1 here.
 
-    Text among the numbers of a loss or a norm is damage: it may be what a nan or an overflow was written as.
+    Text among the numbers of a loss or a norm, and its end before the log's, are damage: a nan or an overflow may have
+    been written so.
 
     Args:
         num_rows: Of the table, those in `left_out` included.
@@ -85,7 +86,7 @@ def account(
                     what = f"{key!r} holds text in {_counted(len(behind))}{texts.quoted(key, behind)}, expected numbers"
                     damage.append(Damage(f"row {behind[0] + 1}", what, "those values"))
             if main and not (len(rows) and rows[-1] > column.at[-1]):
-                notes += _early_end(key, column, columns, num_rows, left_out)
+                damage += _early_end(key, column, columns, num_rows, left_out)
         elif main and len(rows):
             notes.append(f"{key!r} holds no numbers{texts.quoted(key, rows[:1])} in row {rows[0] + 1}")
         elif main and not any(len(c.values) and _is_main(k, wanted) for k, c in columns.items()):
@@ -99,8 +100,10 @@ def _is_main(key: str, wanted: Wanted) -> bool:
     return key in (wanted.loss, wanted.grad_norm) or names.rank(LOSS, key) is not None or names.rank(GRAD_NORM, key) is not None
 
 
-def _early_end(key: str, column: Column, columns: Mapping[str, Column], num_rows: int, left_out: npt.NDArray[np.int64]) -> list[str]:
-    """A note where a column that was logged at some pace has no value for longer than that at the end.
+def _early_end(key: str, column: Column, columns: Mapping[str, Column], num_rows: int, left_out: npt.NDArray[np.int64]) -> list[Damage]:
+    """Damage where a column that was logged at some pace has no value for longer than that at the end.
+
+    Some writers leave a nan blank, so that a run that died of it would look like one that ended well.
 
     Only rows that go on in steps count: those of an evaluation repeat the step they stand behind.
     """
@@ -115,7 +118,8 @@ def _early_end(key: str, column: Column, columns: Mapping[str, Column], num_rows
         at = step.at[kept[step.at]]
         values = step.values[kept[step.at]]
         goes_on[:] = False
-        goes_on[at[np.flatnonzero(np.diff(values, prepend=np.nan) != 0)]] = True
+        goes_on[at[:1]] = True
+        goes_on[at[1:][values[1:] != values[:-1]]] = True
     rows_so_far = np.cumsum(goes_on)
     absent = int(rows_so_far[-1] - rows_so_far[column.at[-1]])
     pace = np.diff(rows_so_far[column.at], prepend=0)
@@ -123,7 +127,8 @@ def _early_end(key: str, column: Column, columns: Mapping[str, Column], num_rows
         return []
     first = int(np.flatnonzero(goes_on)[-absent])
     at_step = "" if counter is None else f", {counter!r} {step.values[np.searchsorted(step.at, first)]:.15g},"
-    return [f"{key!r} has no value in the last {absent} rows (from row {first + 1}{at_step} on)"]
+    what = f"{key!r} has no value in the last {absent} rows (from row {first + 1}{at_step} on), expected it to go on with the log"
+    return [Damage(f"row {first + 1}", what, "what it was (some writers leave nan blank)")]
 
 
 def _step_key(columns: Mapping[str, Column], num_rows: int) -> str | None:

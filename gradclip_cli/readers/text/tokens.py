@@ -85,7 +85,7 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 # A line with none of these is not looked at. Cheap, and right for all but a handful of lines in a log.
 _NEEDLES = (
-    *("loss", "norm", "grdn", "trl:", "tel:", "lr", "learning", "scal", "clip", "step", "iter", "epoch", "batch", "update"),
+    *("loss", "norm", "grad", "grdn", "trl:", "tel:", "lr", "learning", "scal", "clip", "step", "iter", "epoch", "batch", "update"),
     *("| ", "it/s", "s/it", "/s]", "/s,", "overflow"),
 )
 
