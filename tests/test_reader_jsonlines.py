@@ -377,3 +377,13 @@ def test_regular_records_take_the_fast_way(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("gradclip_cli.readers.jsonlines._by_line", None)
     monkeypatch.setattr("gradclip_cli.readers.jsonlines._one_after_another", None)
     assert len(values(read(tmp_path, LARGE[kind]()), "loss")) >= 1999
+
+
+def test_an_object_of_several_runs_is_several_runs(tmp_path: Path) -> None:
+    from gradclip_cli import read_runs
+
+    runs = {name: [{"step": i, "loss": base + 1 / (i + 1), "grad_norm": 0.5} for i in range(40)] for name, base in (("a", 1.0), ("b", 2.0))}
+    (tmp_path / "r.json").write_text(json.dumps({**runs, "config": [{"lr": 0.1, "depth": 2}]}))
+    first, second = read_runs(tmp_path / "r.json")
+    assert len(first.series["loss"]) == len(second.series["loss"]) == 40
+    assert first.series["loss"].values[-1] < 1.1 < 2.0 < second.series["loss"].values[-1]

@@ -297,9 +297,13 @@ def _document(document: Mapping[str, Any], records: Records) -> None:
     lists = {k: v for k, v in document.items() if type(v) is list and v}
     tables = [v for v in lists.values() if type(v[0]) is dict]
     if tables:
-        for record in max(tables, key=len):
-            if type(record) is dict:
-                records.add(record)
+        # Several tables of the same keys are several runs; they come one behind the other, and the step tells them apart.
+        keys = max(tables, key=len)[0].keys()
+        for table in tables:
+            if len(keys & table[0].keys()) > 0.5 * len(keys):
+                for record in table:
+                    if type(record) is dict:
+                        records.add(record)
         return
     if lists:
         records.add_lists(lists)
