@@ -246,3 +246,17 @@ def test_a_rise_of_the_learning_rate_before_a_spike_is_named() -> None:
     assert "learning rate had just risen 10x" in hit.message
     (hit,) = found(analyze(make_run(spiked(height=6.0), norms(), more={"lr": np.full(400, 1e-3)})), "GC102")
     assert "lr_rise_ratio" not in hit.evidence
+
+
+def test_a_loss_that_falls_to_zero_at_once_is_no_learning() -> None:
+    analysis = analyze(make_run(at(losses(), slice(300, 400), 0.0), norms()))
+    (hit,) = found(analysis, "GC103")
+    assert (hit.first_step, hit.last_step, hit.severity) == (300, 399, Severity.WARNING)
+    assert "no learning does" in hit.message
+    assert analysis.verdict is Verdict.SPIKED
+    assert not found(analyze(make_run(losses() * np.exp(-np.arange(400) / 20), norms())), "GC103")
+
+
+def test_a_loss_that_rises_from_its_first_rows() -> None:
+    (hit,) = found(analyze(make_run(np.linspace(2, 7, 400) + losses() / 100, norms())), "GC103")
+    assert "from its first rows on" in hit.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,6 +34,8 @@ def analyze(
 
     Exit status: 0 looked and reported; 3 nothing could be judged, or a RUN could not be read.
     """
+    # No linear algebra happens here, and the threads numpy starts for it take a tenth of the time of a small log.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from gradclip_cli.analysis import analyze as judge
     from gradclip_cli.cli.output import complain, emit, tell, wants_color
     from gradclip_cli.cli.progress import reading

@@ -293,8 +293,8 @@ def _nonfinite(analysis: Analysis) -> str:
 
 def _spiked(analysis: Analysis) -> str:
     spikes, loss = analysis.detection.spikes, analysis.run.loss
-    if not spikes or loss is None:
-        return _quote(analysis) or "The loss spiked."
+    if not spikes or loss is None or (len(spikes) == 1 and spikes[0].first <= 1 and spikes[0].recovered is False):
+        return _sentence(_quote(analysis) or "the loss spiked")
     top = max(spikes, key=lambda s: s.height)
     size = f"{number(top.height, 3)} above {number(top.level, 3)}"
     led = sum(s.led_by is not None for s in spikes)
@@ -383,6 +383,10 @@ def _cannot_judge(analysis: Analysis) -> str:
     reason = _quote(analysis) or next((s.reason for rule in ("GC103", "GC102", "GC101") for s in analysis.skipped if s.rule == rule), "")
     reason = reason.rstrip(".") or "it holds neither a loss nor a gradient norm with enough points"
     return f"This log is no basis for a verdict. {_capital(reason)}."
+
+
+def _sentence(text: str) -> str:
+    return f"{_capital(text.rstrip('.'))}."
 
 
 def _capital(text: str) -> str:

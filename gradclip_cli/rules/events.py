@@ -83,7 +83,8 @@ def loss_spike(run: Run, found: Detection) -> list[Hit]:
     When it is wrong: A loss averaged over many steps smears a one-step spike below the threshold. A
     curriculum, a new data source or a changed loss gives a jump that is no fault. Short rises that come
     round regularly, or ten times within 200 rows, without explosions are taken for the way of the data
-    (hard batches, starts of epochs) and told once, as an info.
+    (hard batches, starts of epochs) and told once, as an info; but irregular ones at least 1.5 times the
+    level high, with nothing between them and the noise, are spikes however many.
     """
     hits = [_spike_hit(run, found, s) for s in _judged_spikes(run, found) if s.recovered is not False]
     if found.recurring:
@@ -110,17 +111,36 @@ def diverged(run: Run, found: Detection) -> list[Hit]:
 
     How it decides: Found as a loss spike (GC102) is, without recovery in the rows after it (30, in short logs
     a fifth of them, at least 12), or standing 10 times above everything seen before when the log ends; or
-    a slow rise: the last block medians lie 50 % above the best one and 30 % of the progress made until
-    then is lost. It is an error, and the run counts as diverged, when the loss ends at least 10 % above
-    what was expected, or 60 % of the progress is lost, or the loss ends non-finite; else a warning.
+    a leap within the first 8 rows that stays at least three times as high; or a slow rise: the last block
+    medians lie 50 % above the best one and 30 % of the progress made until then is lost, or the loss only
+    rises from its first rows, to at least twice its first level. It is an error, and the run counts as
+    diverged, when the loss ends at least 10 % above what was expected, or 60 % of the progress is lost, or
+    the loss ends non-finite; else a warning. Growth from the start is a warning unless it gathers pace (5
+    times in all, 2.5 in the second half), ends 10,000 times its level above it, or an explosion led it.
+    A loss that falls within one row to exactly 0 and stays there, or from above 0 to below it by more than
+    its whole range, is a warning too: no learning does that.
 
     What to do: Restart from the last checkpoint before the first step named here, with the cause removed:
     skip the batch, lower the learning rate, or clip so that the leading explosion is bounded.
 
     When it is wrong: A deliberate change (new data, new loss, longer sequences) that lifts the loss for good
-    looks the same. A log that ends soon after a spike cannot tell: then GC102 says so.
+    looks the same; so does a loss that is a running sum, a penalty that is phased in, or a critic's. A log
+    that ends soon after a spike cannot tell: then GC102 says so.
     """
-    return [_spike_hit(run, found, s) for s in _judged_spikes(run, found) if s.recovered is False]
+    hits = [_spike_hit(run, found, s) for s in _judged_spikes(run, found) if s.recovered is False]
+    if found.collapses:
+        loss = run.series["loss"]
+        (first, last), count = found.collapses[0], len(found.collapses)
+        value = float(loss.values[first])
+        often = f", {count} times in all" if count > 1 else ""
+        text = (
+            f"the loss fell from {number(float(loss.values[first - 1]))} to {number(value)} within one row{often}, "
+            "which no learning does: a filter that writes 0 for nan, or a broken loss"
+        )
+        evidence = {"loss_after": value, "num_collapses": count}
+        end = int(loss.steps[found.collapses[-1][1]])
+        hits.append(Hit(text, int(loss.steps[first]), end, evidence, severity=Severity.WARNING))
+    return hits
 
 
 def _judged_spikes(run: Run, found: Detection) -> tuple[Spike, ...]:
@@ -149,7 +169,8 @@ def _spike_hit(run: Run, found: Detection, s: Spike) -> Hit:
     else:
         evidence["lasting_excess_fraction"] = s.excess
         severity = Severity.ERROR if s.fatal else Severity.WARNING
-        how = "and never came back" if s.fatal else "and did not come back fully"
+        from_start = s.first <= 1
+        how = "from its first rows on" if from_start else "and never came back" if s.fatal else "and did not come back fully"
         much = f"{s.excess:.0%} above" if s.excess < 2 else f"at {times(1 + s.excess)}"
         tail = f" (it ends {much} what was expected{'' if s.fatal else ' from the trend before'})" if s.excess > 0 else ""
         text = f"{rose} {how}{tail}{led_text}"
@@ -286,13 +307,14 @@ def norm_growth(run: Run, found: Detection) -> list[Hit]:
     How it decides: The level (medians of 10 rows) rises at least threefold within 30 to 300 logged rows and
     within the last fifth of what was logged by then, steadily (correlation with time 0.9, no single leap
     of more than 60 % of it), to 1.5 times every level before, while the learning rate changes by less
-    than half; and it ends in an explosion, a loss spike, a non-finite value or the end of the log.
+    than half; and it ends in an explosion, a loss spike, a non-finite value or the end of the log. Or,
+    over forty blocks of the whole log, it rises steadily at least tenfold up to such an end.
 
     What to do: Lower the learning rate or lengthen its warm-up; compare the norm of the largest tensors at the
     beginning and the end of the rise.
 
     When it is wrong: Norms often grow two- to threefold over a long run without harm; a growth slower than a
-    fifth of the run is not reported.
+    fifth of the run is reported from tenfold on.
     """
     norm = run.series["grad_norm"]
     _enough(found.judged_norm, len(norm))
