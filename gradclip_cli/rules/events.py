@@ -172,7 +172,7 @@ def _spike_hit(run: Run, found: Detection, s: Spike) -> Hit:
         from_start = s.first <= 1
         how = "from its first rows on" if from_start else "and never came back" if s.fatal else "and did not come back fully"
         much = f"{s.excess:.0%} above" if s.excess < 2 else f"at {times(1 + s.excess)}"
-        tail = f" (it ends {much} what was expected{'' if s.fatal else ' from the trend before'})" if s.excess > 0 else ""
+        tail = f" (it ends {much} what the trend before promised)" if s.excess > 0 else ""
         text = f"{rose} {how}{tail}{led_text}"
     if (raised := _lr_rise(run, first)) is not None:
         text += f"; the learning rate had just risen {times(raised)}"
