@@ -35,7 +35,7 @@ class Jump:
 
 def is_interleaved(steps: Steps) -> bool:
     """Whether several writers seem to have appended to one log (each step logged several times, out of order)."""
-    if len(steps) < 2 * _INTERLEAVED_MIN:
+    if len(steps) < 2 * _INTERLEAVED_MIN or (steps[1:] > steps[:-1]).all():
         return False
     if len(np.unique(steps)) < 0.5 * len(steps) and np.count_nonzero(np.diff(np.maximum.accumulate(steps)) > 0) < 0.01 * len(steps):
         # The highest step hardly ever grows: a counter that starts again every few rows, not one that several share.
