@@ -56,7 +56,7 @@ def check_plain(log: Log) -> None:
         "﻿" + PLAIN,
         PLAIN.encode("utf-16"),
         PLAIN.encode("utf-16-le"),
-        gzip.compress(PLAIN.encode()),
+        gzip.compress(PLAIN.encode(), mtime=0),
         PLAIN.encode() + b"\0" * 300,
         b"\xfd\x80garbage \x80\n" + PLAIN.encode(),
         PLAIN.replace("step", "2024-05-06 07:08:09,123 - INFO - root - step"),

@@ -130,7 +130,7 @@ def diverged(run: Run, found: Detection) -> list[Hit]:
     hits = [_spike_hit(run, found, s) for s in _judged_spikes(run, found) if s.recovered is False]
     if found.collapses:
         loss = run.series["loss"]
-        (first, last), count = found.collapses[0], len(found.collapses)
+        first, count = found.collapses[0][0], len(found.collapses)
         value = float(loss.values[first])
         often = f", {count} times in all" if count > 1 else ""
         text = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gradclip_cli.readers.text.format import Format
 
@@ -43,6 +43,8 @@ class Layout:
         header: The names above the columns of a table, in each way that the line can be parted.
         num_cells: How many cells a row below such a header has; its fields are called `<0>`, `<1>`, ...
         overflow: A loss scaler's message.
+        says_nan: A message that the loss is no number or has diverged.
+        texts: What stands where a loss or a norm has its number, by key: where the key ends, and the text.
         training: It holds a loss or a gradient norm of training.
         sums_up: It repeats what the lines of an epoch told.
         counts: It holds steps and epochs only.
@@ -59,6 +61,8 @@ class Layout:
     header: tuple[tuple[str, ...], ...] = ()
     num_cells: int = 0
     overflow: bool = False
+    says_nan: bool = False
+    texts: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     training: bool = False
     sums_up: bool = False
     counts: bool = False

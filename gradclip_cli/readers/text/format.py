@@ -27,6 +27,7 @@ class Format:
             `iter` there are in an epoch, `rank` whose line it is).
         running_mean: A line is drawn anew while a mean grows; the last one of a step counts.
         skipped: Key of a counter of the steps that a loss scaler skipped since the line before.
+        nonfinite: Key of a counter of the steps since the line before whose loss was not finite; they count as skipped too.
         omits_nan: A line without a loss, of a step that was not skipped, had one that was nan.
         roles: Series name -> key, where the names people use would mislead.
         norm_stage, stage_reason, sampling: As in `Log`.
@@ -42,6 +43,7 @@ class Format:
     keys: tuple[str, ...] = ()
     extra: re.Pattern[str] | None = None
     skipped: str | None = None
+    nonfinite: str | None = None
     omits_nan: bool = False
     roles: Mapping[str, str] = field(default_factory=dict)
     norm_stage: NormStage = NormStage.UNKNOWN

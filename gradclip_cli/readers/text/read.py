@@ -11,8 +11,8 @@ from gradclip_cli.errors import GradclipError
 from gradclip_cli.model import GRAD_NORM, LOSS, LOSS_SCALE, Overflow, Values
 from gradclip_cli.readers import names
 from gradclip_cli.readers.log import Column, Log, Source, Wanted
-from gradclip_cli.readers.text import stepping
-from gradclip_cli.readers.text.clean import plain, whole_dicts
+from gradclip_cli.readers.text import stepping, unread
+from gradclip_cli.readers.text.clean import plain, whole_dicts, with_points
 from gradclip_cli.readers.text.fields import BAR, RANK, SCALE, Layout
 from gradclip_cli.readers.text.format import Format
 from gradclip_cli.readers.text.formats import FORMATS
@@ -23,6 +23,7 @@ from gradclip_cli.readers.text.skeletons import Skeletons
 from gradclip_cli.readers.text.stepping import Stepping
 from gradclip_cli.readers.text.tables import name_rows
 from gradclip_cli.readers.text.tokens import Tokens
+from gradclip_cli.readers.unread import without_zeroed
 
 # The clipping bound as the arguments are printed before a run: `clip_grad ....... 1.0`, `'max_grad_norm': 1.0`, `gradient_clipping=1.0`.
 _BOUND = re.compile(
@@ -32,6 +33,8 @@ _BOUND = re.compile(
 _ARGUMENTS = 1 << 20
 # A line of a fresh scaler's search may say it many times over; no log needs more of one line.
 _MAX_SKIPPED = 1000
+# Fewer values of a key are a summary, and no series.
+_FEW_VALUES = 3
 
 
 def looks_like(format: Format, source: Source) -> bool:
@@ -52,9 +55,9 @@ def read(source: Source, wanted: Wanted) -> Log:
     Raises:
         GradclipError: Where it holds neither a series nor a message of a loss scaler.
     """
-    data = source.read_utf8()
+    data, zeroed = without_zeroed(source.read_utf8())
     console = unwrap(data) if is_stream(source.text) else Console(data, ())
-    text = plain(console.data)
+    text, had_commas = with_points(plain(console.data))
     tokens = Tokens(FORMATS, wanted)
     take_apart = Skeletons(tokens)
 
@@ -68,6 +71,8 @@ def read(source: Source, wanted: Wanted) -> Log:
         lines = scan(text, describe, lambda layout: layout.fixed)
     lines = name_rows(lines, tokens.named)
     records = Records(text, lines)
+    if had_commas:
+        records.notes.append("the numbers have decimal commas: `3,1234` was read as 3.1234")
     records.strike_summaries()
     format = records.main_format()
     records.strike_other_ranks()
@@ -80,19 +85,33 @@ def read(source: Source, wanted: Wanted) -> Log:
     else:
         steps = stepping.find(records, format)
         _strike_redraws(records, steps, format)
-        columns = _columns(records, steps)
+        columns = _joined(_columns(records, steps), steps, format, wanted, records.notes)
         step_key, per_epoch = (steps.key, steps.per_epoch) if steps else (None, None)
         if format.omits_nan:
             _fill_omitted(columns, format, step_key, records.notes)
+        nonfinite = columns.pop(format.nonfinite or "", None)
+        if nonfinite is not None:
+            _mark_nonfinite(columns, nonfinite, format, records.notes)
         if format.skipped is not None and not overflows:
             overflows = _skipped(columns, format.skipped, step_key)
+    said, damage = unread.says_nan(records, columns)
+    records.notes += said
+    damage += unread.texts(records, wanted)
     _drop_unreported(columns, records.notes)
     if not overflows and not any(_is_worth_naming(k, wanted) for k in columns):
+        seen = unread.numeric_keys(text)
         raise GradclipError(
             f"{source.path}: no series in this text; expected lines with a loss or a gradient norm that repeat, "
             "such as `step 10 | loss: 2.3 | grad norm: 0.5`",
-            hint="looked for key: value, key=value and the console logs of " + ", ".join(f.name for f in FORMATS),
+            hint=(f"numbers stand behind {seen}; name the one that is the loss with --loss; " if seen else "")
+            + "looked for key: value, key=value and the console logs of "
+            + ", ".join(f.name for f in FORMATS),
         )
+    for asked in (wanted.loss, wanted.grad_norm):
+        if asked is not None and asked not in columns and not names.nearest(asked, columns):
+            raise GradclipError(
+                f"{source.path}: no key {asked!r} in this log", hint=f"numbers stand behind {unread.numeric_keys(text) or 'no key'}"
+            )
     if lines.num_too_long:
         records.notes.append(f"{lines.num_too_long} lines of more than {MAX_LINE >> 10} KiB were passed over")
     return Log(
@@ -106,7 +125,7 @@ def read(source: Source, wanted: Wanted) -> Log:
         max_norm=_bound(text),
         steps_per_epoch=per_epoch,
         overflows=overflows,
-        damage=console.damage,
+        damage=(*zeroed, *console.damage, *damage),
         notes=(*format.notes, *records.notes),
     )
 
@@ -148,6 +167,30 @@ def _columns(records: Records, steps: Stepping | None) -> dict[str, Column]:
     return {key: c for key, c in columns.items() if len(c.values)}
 
 
+def _joined(columns: dict[str, Column], steps: Stepping | None, format: Format, wanted: Wanted, notes: list[str]) -> dict[str, Column]:
+    """A loss or a norm whose key changed in mid-run as one column: the second key begins right where the first ends for good."""
+    named = {wanted.loss, wanted.grad_norm, *format.roles.values()}
+    step = columns.get(steps.key) if steps else None
+    if step is None or named != {None} or len(step.at) < 2 * _FEW_VALUES:
+        return columns
+    for role in (LOSS, GRAD_NORM):
+        keys = [k for k, c in columns.items() if names.rank(role, k) is not None and len(c.at) >= _FEW_VALUES]
+        keys.sort(key=lambda k: int(columns[k].at[0]))
+        # Losses of several parts, or of several stages, are no one series.
+        if len(keys) != 2:
+            continue
+        first, second = columns[keys[0]], columns[keys[1]]
+        ends, begins = np.searchsorted(step.at, (first.at[-1], second.at[0])).tolist()
+        pace = max(len(step.at[: ends + 1]) // len(first.at), 1)
+        if not ends < begins <= ends + pace or begins >= len(step.values) or step.values[begins] <= step.values[ends]:
+            continue
+        both = np.concatenate([first.at, second.at]), np.concatenate([first.values, second.values])
+        columns[keys[0]] = Column(*both, first.rounded or second.rounded)
+        del columns[keys[1]]
+        notes.append(f"{keys[1]!r} continues {keys[0]!r} from step {step.values[begins]:.15g} on")
+    return columns
+
+
 def _like_main(records: Records) -> Mask:
     """The lines that print a key which the main shape prints too."""
     layouts, of_layout = records.layouts, records.layout
@@ -171,6 +214,24 @@ def _fill_omitted(columns: dict[str, Column], format: Format, step_key: str | No
         order = np.argsort(at)
         columns[key] = Column(at[order], np.concatenate([columns[key].values, np.full(len(omitted), np.nan)])[order])
         notes.append(f"{len(omitted)} lines have no {key!r}, which is how this trainer prints one that is nan: read as nan")
+
+
+def _mark_nonfinite(columns: dict[str, Column], counter: Column, format: Format, notes: list[str]) -> None:
+    """Put nan where a line counts steps whose loss was not finite, and take these from its skipped steps."""
+    key = next(iter(names.candidates(LOSS, {k: len(c.values) for k, c in columns.items()})), None)
+    marked = np.unique(counter.at[(counter.values > 0) & (counter.values < np.inf)])
+    if key is None or not len(marked):
+        return
+    loss, skipped = columns[key], columns.get(format.skipped or "")
+    others = ~np.isin(loss.at, marked)
+    at = np.concatenate([loss.at[others], marked])
+    order = np.argsort(at, kind="stable")
+    columns[key] = Column(at[order], np.concatenate([loss.values[others], np.full(len(marked), np.nan)])[order], loss.rounded)
+    notes.append(f"{len(marked)} lines count steps whose loss was nan or inf: the loss of such a line was read as nan")
+    if skipped is not None:
+        of_row = dict(zip(counter.at.tolist(), counter.values.tolist(), strict=True))
+        fewer = [max(n - of_row.get(row, 0.0), 0.0) for row, n in zip(skipped.at.tolist(), skipped.values.tolist(), strict=True)]
+        columns[format.skipped or ""] = Column(skipped.at, np.array(fewer))
 
 
 def _in_tables(records: Records) -> Mask:

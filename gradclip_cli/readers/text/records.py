@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import Values
+from gradclip_cli.model import GRAD_NORM, LOSS, Values
+from gradclip_cli.readers import names
 from gradclip_cli.readers.text.fields import LABEL, RANK, Field, Layout
 from gradclip_cli.readers.text.format import TEXT, Format
 from gradclip_cli.readers.text.layouts import Lines, Positions, values_at
@@ -52,6 +54,15 @@ class Records:
 
     def __len__(self) -> int:
         return len(self._starts)
+
+    def line(self, i: int) -> str:
+        """A line, bytes seen as Latin-1."""
+        begin = int(self._starts[i])
+        return self._text[begin : begin + self.layouts[self.layout[i]].length].decode("latin-1")
+
+    def line_number(self, i: int) -> int:
+        """Counted from 1, in the whole text."""
+        return 1 + self._text.count(b"\n", 0, int(self._starts[i]))
 
     @property
     def keys(self) -> list[str]:
@@ -198,15 +209,52 @@ class Records:
         for i in np.unique(self.layout[marked]).tolist():
             shapes.setdefault(self.layouts[i].shape, []).append(i)
         lost = np.zeros(len(self), bool)
+        num_taken = 0
         for members in shapes.values():
             own = marked & np.isin(self.layout, members)
-            lost |= own & (ranks != ranks[np.argmax(own)])
+            others = own & (ranks != ranks[np.argmax(own)])
+            num_taken += self._take_nonfinite(np.flatnonzero(others), np.flatnonzero(own & ~others))
+            lost |= others
         if lost.any():
             first = f"{ranks[np.argmax(marked)]:.0f}"
+            but = f", but for {num_taken} values of another that are not finite" if num_taken else ""
             self.notes.append(
-                f"several processes wrote to this log; of lines that more than one printed, those of the first ({first}) were kept"
+                f"several processes wrote to this log; of lines that more than one printed, those of the first ({first}) were kept{but}"
             )
             self.alive &= ~lost
+
+    def _take_nonfinite(self, others: Positions, kept: Positions) -> int:
+        """Put the losses and norms of other ranks that are not finite in the lines of the first rank; how many.
+
+        They go to the nearest of its lines of the same step, or of all where none has it.
+        """
+        layouts = [self.layouts[i] for i in np.unique(self.layout[kept]).tolist()]
+        keys = {k for layout in layouts for k in layout.fields if names.rank(LOSS, k) is not None or names.rank(GRAD_NORM, k) is not None}
+        step = self.dense(next((layout.step for layout in layouts), None))
+        lines_of: dict[float, list[int]] = {}
+        all_kept = kept.tolist()
+        num_taken = 0
+        for key in sorted(keys):
+            at, values, rounded = self.values(key)
+            bad = np.flatnonzero(~np.isfinite(values) & np.isin(at, others))
+            if not len(bad):
+                continue
+            if not lines_of:
+                for i in all_kept:
+                    lines_of.setdefault(step[i], []).append(i)
+            values = values.copy()
+            # Where one rank has a nan and another an inf, the nan is taken.
+            for j in bad[np.argsort(~np.isnan(values[bad]), kind="stable")].tolist():
+                line = int(at[j])
+                of_step = lines_of.get(step[line], all_kept)
+                after = bisect_left(of_step, line)
+                nearest = min((abs(i - line), i) for i in of_step[max(after - 1, 0) : after + 1])[1]
+                into = int(np.searchsorted(at, nearest))
+                if into < len(at) and at[into] == nearest and np.isfinite(values[into]):
+                    num_taken += 1
+                    values[into] = values[j]
+            self._read[key] = at, values, rounded
+        return num_taken
 
     def strike_cut_number(self) -> None:
         """Take the last number of a text that ends within a training line, unless it is printed like the ones before it."""

@@ -19,7 +19,7 @@ from gradclip_cli.readers.text.tokens import is_rule
 
 # Not the digits of a name (`loss_2`, `layer/2`) nor of a date. It begins with the set of first characters, for speed.
 _NUMBER = pattern(r"([\d.+\-](?<![\w./@\-].)\d*+(?:\.\d++)?(?:[eE][+-]?\d++)?(?<=\d))")
-_NONFINITE = pattern(r"(?i)nan|inf")
+_NONFINITE = pattern(r"(?i)nan|inf|finite|diverged")
 
 _Place = tuple[int, int]
 

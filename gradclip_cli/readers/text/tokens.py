@@ -68,11 +68,29 @@ _OVERFLOW = pattern(
 _NEW_SCALE = pattern(r"(?i)(?:reducing(?: loss scale)? to|setting loss scale to):?\s++(?P<value>\d++(?:\.\d*+)?(?:e[+-]?\d++)?)(?!\w)")
 _OVERFLOW_RANK = pattern(r"(?i)\brank\s++(\d++)")
 
+_NAN = r"(?:nan|inf|infinite|infinity|non-?finite|not finite)"
+_SAYS_NAN = pattern(
+    rf"(?i)\bloss(?:es)? (?:(?:is|was|went|goes|turned|became|becomes|has become) (?:now |to )?{_NAN}\b|(?:has |have )?diverged\b)"
+    rf"|\b{_NAN}(?: or {_NAN})? (?:train(?:ing)? )?loss\b|\bnan or inf found\b"
+    r"|\b(?:Runtime|FloatingPoint|Assertion)Error\b.{0,400}?(?<![\w\-=])nan(?![\w\-]|\s*+[:=])"
+)
+# What is said of settings, in code and where nothing happened: `--stop-on-nan`, `loss is nan: False`, `NaN loss: 0`, `if the loss is nan`.
+_ONLY_SPEAKS = pattern(
+    r"(?i)--\w|\b(?:if|when|whenever|unless|until|no|never|without|check|checks|checking|number of)\b"
+    r"|\b(?:in case|should|may|could|raise|print|assert)\b"
+    r"|[:=]\s*+(?:false|no|none|off|0)\b"
+)
+# `loss: diverged!!`, but not `loss: [0.1`, `loss: tensor(` or `loss: 3`.
+_TEXT = pattern(r"[\s]*+(?P<text>[^\s\d\[({<'\"+.|,;][^|,;\r\n]{0,79}|-+(?=\s|$))")
+_TEXT_KEY = pattern(rf"(?:{_QUOTED}|{_KEY}\s*+[:=])")
+
 # A word beside the keys that says whose numbers follow.
 _CONTEXT = pattern(
     r"(?i)(?<![\w/.\-])(?:(?P<eval>val|valid|validation|validate|validating|eval|evaluation|evaluating|evaluate|test|testing)|train|training)"
     r"(?![\w.\-]|/\w)"
 )
+# `step 50 | loss: 7.02 | val`
+_LAST_WORD = pattern(r"(?i)[|,;(\[]\s*+(?P<eval>val|valid|validation|eval|evaluation|test)\s*+[)\]]?\s*+$")
 # Words that people and container runtimes put before and behind a key and that do not make another key of it.
 _BEFORE = frozenset(
     ("info", "debug", "warning", "warn", "error", "success", "root", "main", "current", "the", "at", "after", "finished", "completed")
@@ -85,7 +103,7 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 # A line with none of these is not looked at. Cheap, and right for all but a handful of lines in a log.
 _NEEDLES = (
-    *("loss", "norm", "grad", "grdn", "trl:", "tel:", "lr", "learning", "scal", "clip", "step", "iter", "epoch", "batch", "update"),
+    *("loss", "nan", "norm", "grad", "grdn", "trl:", "tel:", "lr", "learning", "scal", "clip", "step", "iter", "epoch", "batch", "update"),
     *("| ", "it/s", "s/it", "/s]", "/s,", "overflow"),
 )
 
@@ -121,6 +139,24 @@ class Tokens:
         return any(n in low for n in self._needles) or is_rule(line) or (self._in_table and may_be_row(line))
 
     def __call__(self, line: str) -> Layout | None:
+        layout = self._take_apart(line)
+        if _SAYS_NAN.search(line) and not _ONLY_SPEAKS.search(line):
+            layout = replace(layout or Layout({}, (), len(line)), says_nan=True)
+        if layout is not None and layout.fields and (texts := self._texts(line, layout)):
+            layout = replace(layout, texts=texts)
+        return layout
+
+    def _texts(self, line: str, layout: Layout) -> dict[str, tuple[int, str]]:
+        """The text in place of a metric's number, by key, and where the key ends."""
+        texts: dict[str, tuple[int, str]] = {}
+        for m in _TEXT_KEY.finditer(line):
+            found = _TEXT.match(line, m.end())
+            key = self._name(m["quoted"] or m["key"], layout.format) if found else None
+            if found and key is not None and key not in layout.fields and self._is_metric(key, layout.format):
+                texts.setdefault(key, (m.end(), found["text"].strip()))
+        return texts
+
+    def _take_apart(self, line: str) -> Layout | None:
         if is_rule(line):
             return Layout({}, (), len(line), rule=True)
         if self._in_table and may_be_row(line) and (row := row_of(line)):
@@ -205,7 +241,8 @@ class Tokens:
     def _numbers_with_key(
         self, line: str, pairs: list[re.Match[str]], taken: tuple[int, int], format: Format | None, fields: dict[str, Field]
     ) -> None:
-        context = ""
+        aside = _LAST_WORD.search(line, pairs[-1].end("value")) if pairs else None
+        context = aside["eval"] if aside else ""
         behind = 0
         for m in pairs:
             begin = m.start("value")
@@ -215,7 +252,7 @@ class Tokens:
             is_step = key is not None and names.rank("step", key) is not None
             # A word is context where it is no part of a metric's name.
             for word in _CONTEXT.finditer(line, behind, begin if key is None or is_step else m.start()):
-                context = word["eval"] or ""
+                context = word["eval"] or (aside["eval"] if aside else "")
             behind = begin
             if key is None:
                 continue

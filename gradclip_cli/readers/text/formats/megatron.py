@@ -13,6 +13,9 @@ FORMATS = (
         step=("iteration",),
         keys=("number of skipped iterations",),
         skipped="number of skipped iterations",
+        # training_log counts a skipped step here where the loss itself, and not only a gradient, was nan or inf.
+        nonfinite="nan_iterations",
+        extra=pattern(r"\bnumber of nan iterations:\s*+(?P<nan_iterations>\d++)"),
         # training_log prints a loss only where it is above 0, which nan is not.
         omits_nan=True,
         norm_stage=NormStage.PRE_CLIP,
