@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
 
@@ -163,3 +164,19 @@ def test_the_keys_that_stand_before_numbers_are_told(tmp_path: Path) -> None:
     with pytest.raises(GradclipError, match="no key 'nope' in this log") as told:
         log_of(tmp_path, "".join(f"loss: 2.{i} grad: 0.{i}\n" for i in range(9)), Wanted(grad_norm="nope"))
     assert told.value.hint == "numbers stand behind 'loss', 'grad'"
+
+
+def test_a_new_key_on_every_line_takes_linear_time(tmp_path: Path) -> None:
+    import time
+
+    from gradclip_cli import GradclipError, read_runs
+
+    def seconds(n: int) -> float:
+        (tmp_path / "x.log").write_text("".join(f"step {i} loss: 2.0 key{i}=1 loss_{i}=3\n" for i in range(n)))
+        start = time.process_time()
+        with contextlib.suppress(GradclipError):
+            read_runs(tmp_path / "x.log")
+        return time.process_time() - start
+
+    seconds(100)
+    assert seconds(6000) < 9 * seconds(1500), "four times the lines; a square would be sixteen times the work"

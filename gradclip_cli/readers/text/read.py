@@ -160,7 +160,9 @@ def _columns(records: Records, steps: Stepping | None) -> dict[str, Column]:
         shown = printing[at]
         return Column(row[at[shown]], values[shown], rounded)
 
-    columns = {key: column(*records.values(key)) for key in records.keys if not key.startswith("<")}
+    # A log with a new key on every line must not cost a pass over it for each.
+    once = {key for key in records.once_only() if all(names.rank(role, key) is None for role in (LOSS, GRAD_NORM, "step"))}
+    columns = {key: column(*records.values(key)) for key in records.keys if not key.startswith("<") and key not in once}
     if steps is not None:
         at = np.flatnonzero(np.isfinite(steps.of_line))
         columns[steps.key] = column(at, steps.of_line[at], steps.rounded)

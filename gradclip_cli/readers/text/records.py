@@ -95,6 +95,11 @@ class Records:
         living = self.alive[at]
         return (at, values, rounded) if living.all() else (at[living], values[living], rounded)
 
+    def once_only(self) -> set[str]:
+        """Keys that a single line prints: no series, and there may be one a line."""
+        num_lines = np.bincount(self.layout, minlength=len(self.layouts)).tolist()
+        return {key for key, fields in self._fields.items() if sum(num_lines[i] for i, _ in fields) < 2}
+
     def _parse(self, key: str) -> tuple[Positions, Values, bool]:
         offset = np.zeros(len(self.layouts), np.int64)
         printed = np.full(len(self.layouts), -1, np.int32)
@@ -165,13 +170,20 @@ class Records:
         main = max(training, key=lambda s: (first[s].step is not None and num_lines[s] >= _REPEATS, num_lines[s]), default=())
         main_step = first[main].step if main else None
         struck = set()
+        kinds: dict[tuple[str, ...], list[int]] = {}
+        for i, layout in enumerate(self.layouts):
+            kinds.setdefault(layout.shape, []).append(i)
         for shape, n in num_lines.items():
             layout = first[shape]
             kin = shape == main or (layout.step == main_step and not set(shape).isdisjoint(set(main) - {main_step}))
             if (
                 (n < _REPEATS and not kin and (layout.training or layout.step is None))
                 or (layout.training and main_step is not None and layout.step is None)
-                or (layout.training and layout.format is None and not self._is_series(shape, n, layout.step, alone=num_lines[main] == 1))
+                or (
+                    layout.training
+                    and layout.format is None
+                    and not self._is_series(shape, kinds[shape], n, layout.step, alone=num_lines[main] == 1)
+                )
             ):
                 struck.add(shape)
         num_struck = sum(num_lines[s] for s in struck if first[s].training and num_lines[s] >= _REPEATS)
@@ -179,16 +191,15 @@ class Records:
             self.notes.append(f"{num_struck} lines with a loss or a norm but no step were left out, as others have one")
         self.alive &= ~self.of_layouts([layout.shape in struck and not layout.in_table for layout in self.layouts])
 
-    def _is_series(self, shape: tuple[str, ...], num_lines: int, step: str | None, *, alone: bool) -> bool:
+    def _is_series(self, shape: tuple[str, ...], kinds: list[int], num_lines: int, step: str | None, *, alone: bool) -> bool:
         """Whether lines of a shape are a series and not a sentence, an assignment or a configuration that was printed."""
         if num_lines >= _SURELY or (num_lines == 1 and step is not None and not alone):
             return True
         if len(shape) == 1 and num_lines < _REPEATS:
             return False
-        own = np.array([layout.shape == shape for layout in self.layouts])
         for key in (step,) if step is not None else shape:
             at, values, _ = self.values(key)
-            if len(np.unique(values[own[self.layout[at]]])) > 1:
+            if len(np.unique(values[np.isin(self.layout[at], kinds)])) > 1:
                 return True
         return False
 
