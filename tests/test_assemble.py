@@ -251,3 +251,12 @@ def test_ranks_in_one_table_keep_the_non_finite() -> None:
     run = one(rows(step=step, loss=loss))
     assert run.series["loss"].steps.tolist() == list(range(100))
     assert np.flatnonzero(np.isnan(run.series["loss"].values)).tolist() == [50]
+
+
+def test_three_resumes_to_the_same_step_have_a_branch_each() -> None:
+    step = [*range(0, 60), *range(50, 60), *range(50, 60), *range(50, 100)]
+    loss = [*([1.0] * 60), *([2.0] * 10), *([3.0] * 10), *([4.0] * 50)]
+    run = one(rows(step=step, loss=loss, grad_norm=loss))
+    assert [r.discarded for r in run.rewinds] == [10, 10, 10]
+    for name in ("loss", "grad_norm"):
+        assert [r.branch[name].values[-1] for r in run.rewinds] == [1.0, 2.0, 3.0]

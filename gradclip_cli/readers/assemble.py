@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -59,7 +60,7 @@ def assemble(source: str, log: Log, wanted: Wanted) -> list[Run]:
     log = replace(log, max_norm=log.max_norm if logged is None else logged)
     log = _oldest_first(log, wanted, main, notes)
     axis = _axis(source, log, wanted, main, notes)
-    _credible(source, log, wanted, keys, axis, notes)
+    _credible(source, log, wanted, keys, axis)
     columns = {name: _on_axis(log.columns[key], axis) for name, key in keys.items()}
     if axis.lost:
         notes.append(
@@ -140,7 +141,7 @@ _TRAINING_WORDS = re.compile(
 )
 
 
-def _credible(source: str, log: Log, wanted: Wanted, keys: Mapping[str, str], axis: _Axis, notes: Sequence[str]) -> None:
+def _credible(source: str, log: Log, wanted: Wanted, keys: Mapping[str, str], axis: _Axis) -> None:
     """Refuse to see a run where a column is called `loss` and nothing else speaks of a training (insurance, packets, a sweep).
 
     Raises:
@@ -148,7 +149,8 @@ def _credible(source: str, log: Log, wanted: Wanted, keys: Mapping[str, str], ax
     """
     if log.format not in _OPEN_FORMATS or wanted.loss or wanted.grad_norm or wanted.step:
         return
-    guessed = any(n.startswith("took ") and "the only key like one" in n for n in notes)
+    loss = keys.get(LOSS)
+    guessed = loss is not None and loss != log.roles.get(LOSS) and names.rank(LOSS, loss) is None and names.is_loss_like(loss)
     plain = GRAD_NORM in keys and names.words(keys[GRAD_NORM]) in ("norm", "total_norm", "global_norm")
     plain_norm = plain and LOSS not in keys
     if not guessed and not plain_norm and (axis.known or (LOSS in keys and GRAD_NORM in keys and not plain)):
@@ -421,7 +423,7 @@ def _run(
     last: bool,
 ) -> Run:
     series: dict[str, Series] = {}
-    rewinds: tuple[Rewind, ...] = ()
+    jumps: dict[str, list[steps.Jump]] = {}
     for name, p in piece.items():
         if not len(p.steps):
             continue
@@ -429,12 +431,11 @@ def _run(
         if interleaved:
             index = steps.first_of_each(p.steps, p.values)
         else:
-            index, jumps, repeats = steps.surviving(p.steps)
-            if name == main:
-                rewinds = tuple(_rewind(j, piece, keys, main) for j in jumps[-_MAX_KEPT_BRANCHES:])
-                if repeats:
-                    notes.append(f"{repeats} step{'s were' if repeats > 1 else ' was'} logged twice in a row; the later value was kept")
+            index, jumps[name], repeats = steps.surviving(p.steps)
+            if name == main and repeats:
+                notes.append(f"{repeats} step{'s were' if repeats > 1 else ' was'} logged twice in a row; the later value was kept")
         series[name] = Series(name, keys[name], p.steps[index], p.values[index], log.sampling.get(name, Sampling.UNKNOWN))
+    rewinds = _rewinds(piece, jumps, keys, main)
     stage, reason, bound = _stage(log, series)
     return Run(
         source,
@@ -451,19 +452,30 @@ def _run(
     )
 
 
-def _rewind(jump: steps.Jump, piece: Mapping[str, _Points], keys: Mapping[str, str], main: str) -> Rewind:
-    branch: dict[str, Series] = {}
-    for name in (LOSS, GRAD_NORM, LR):
-        p = piece.get(name)
-        if p is None:
+def _rewinds(
+    piece: Mapping[str, _Points], jumps: Mapping[str, Sequence[steps.Jump]], keys: Mapping[str, str], main: str
+) -> tuple[Rewind, ...]:
+    """The last jumps of the main series, each with the series as they stood before it."""
+    out = []
+    seen: Counter[tuple[int, int]] = Counter()
+    of_main = jumps.get(main, ())
+    for k, jump in enumerate(of_main):
+        # A job may fall back to one step again and again: the n-th such jump of each series is the same resume.
+        where = (jump.resumed_at, jump.last_before)
+        nth = seen[where]
+        seen[where] += 1
+        if k < len(of_main) - _MAX_KEPT_BRANCHES:
             continue
-        # Each series has its own jump to the same step.
-        own = [j for j in steps.surviving(p.steps)[1] if j.resumed_at == jump.resumed_at and j.last_before == jump.last_before]
-        if own:
-            index = steps.branch_before(p.steps, own[0].index, _BRANCH_HISTORY)
-            branch[name] = Series(name, keys[name], p.steps[index], p.values[index])
-    discarded = int(np.count_nonzero(branch[main].steps >= jump.resumed_at))
-    return Rewind(jump.resumed_at, jump.last_before, discarded, branch)
+        branch: dict[str, Series] = {}
+        for name in dict.fromkeys((main, LOSS, GRAD_NORM, LR)):
+            own = [j for j in jumps.get(name, ()) if (j.resumed_at, j.last_before) == where]
+            if nth < len(own):
+                p = piece[name]
+                index = steps.branch_before(p.steps, own[nth].index, _BRANCH_HISTORY)
+                branch[name] = Series(name, keys[name], p.steps[index], p.values[index])
+        discarded = int(np.count_nonzero(branch[main].steps >= jump.resumed_at))
+        out.append(Rewind(jump.resumed_at, jump.last_before, discarded, branch))
+    return tuple(out)
 
 
 def _stage(log: Log, series: Mapping[str, Series]) -> tuple[NormStage, str, float | None]:
