@@ -940,10 +940,8 @@ FRAMEWORKS: dict[str, tuple[str, list[int], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
-def test_series_of_each_framework(name: str, tmp_path: Path) -> None:
-    text, steps, has_norm = FRAMEWORKS[name]
-    run = run_of(tmp_path, text)
+def assert_series(run: Run, steps: list[int], has_norm: bool) -> None:
+    """The losses at their steps, and the norms there too or none."""
     assert run.steps_known
     assert run.series[LOSS].values.tolist() == LOSSES
     assert run.series[LOSS].steps.tolist() == steps
@@ -952,6 +950,11 @@ def test_series_of_each_framework(name: str, tmp_path: Path) -> None:
         assert run.series[GRAD_NORM].steps.tolist() == steps
     else:
         assert run.grad_norm is None
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_series_of_each_framework(name: str, tmp_path: Path) -> None:
+    assert_series(run_of(tmp_path, FRAMEWORKS[name][0]), *FRAMEWORKS[name][1:])
 
 
 @pytest.mark.parametrize(

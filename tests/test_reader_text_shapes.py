@@ -13,7 +13,7 @@ from gradclip_cli.model import GRAD_NORM, LOSS
 from gradclip_cli.readers.log import Wanted
 from gradclip_cli.readers.text.layouts import MAX_LINE
 from gradclip_cli.readers.text.tables import header_of, row_of
-from tests.test_reader_text_formats import DATE, LOSSES, NORMS, ONE_BY_ONE, TENS, N, epochs, lines, log_of, run_of
+from tests.test_reader_text_formats import DATE, LOSSES, NORMS, ONE_BY_ONE, TENS, N, assert_series, epochs, lines, log_of, run_of
 
 # Tables below a header -----------------------------------------------------------------------------------------------------
 
@@ -105,16 +105,7 @@ TABLES: dict[str, tuple[str, list[int], bool]] = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_below_a_header(name: str, tmp_path: Path) -> None:
-    text, steps, has_norm = TABLES[name]
-    run = run_of(tmp_path, text)
-    assert run.steps_known
-    assert run.series[LOSS].values.tolist() == LOSSES
-    assert run.series[LOSS].steps.tolist() == steps
-    if has_norm:
-        assert run.series[GRAD_NORM].values.tolist() == NORMS
-        assert run.series[GRAD_NORM].steps.tolist() == steps
-    else:
-        assert run.grad_norm is None
+    assert_series(run_of(tmp_path, TABLES[name][0]), *TABLES[name][1:])
 
 
 def test_numbers_of_a_table_in_full_and_nonfinite(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def fields(message: bytes) -> Iterator[Field]:
         tag = message[i]
         i += 1
         if tag & 0x80:
-            tag, i = _varint(message, i - 1)
+            tag, i = varint(message, i - 1, n)
         kind = tag & 7
         if kind == BYTES:
             if i >= n:
@@ -34,13 +34,13 @@ def fields(message: bytes) -> Iterator[Field]:
             size = message[i]
             i += 1
             if size & 0x80:
-                size, i = _varint(message, i - 1)
+                size, i = varint(message, i - 1, n)
             if size > n - i:
                 raise WireError(f"a field claims {size} bytes where {n - i} are left")
             yield tag >> 3, kind, message[i : i + size]
             i += size
         elif kind == VARINT:
-            value, i = _varint(message, i)
+            value, i = varint(message, i, n)
             yield tag >> 3, kind, value
         elif kind in (FIXED64, FIXED32):
             size = 8 if kind == FIXED64 else 4
@@ -52,14 +52,19 @@ def fields(message: bytes) -> Iterator[Field]:
             raise WireError(f"wire type {kind} is unknown")
 
 
-def _varint(message: bytes, i: int) -> tuple[int, int]:
+def varint(message: bytes | memoryview, at: int, stop: int) -> tuple[int, int]:
+    """A base-128 number and where it ends.
+
+    Raises:
+        WireError: Where it does not end before `stop`, or within ten bytes.
+    """
     value = 0
     for shift in range(0, 70, 7):
-        if i >= len(message):
-            raise WireError("the message ends within a number")
-        byte = message[i]
-        i += 1
+        if at >= stop:
+            raise WireError(f"the message ends within a number, at byte {at}")
+        byte = message[at]
+        at += 1
         value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return value, i
-    raise WireError("a number is longer than ten bytes")
+        if byte < 0x80:
+            return value, at
+    raise WireError(f"a number is longer than ten bytes, at byte {at}")

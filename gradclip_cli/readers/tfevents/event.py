@@ -19,9 +19,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from gradclip_cli.readers.wire import BYTES, FIXED32, FIXED64, VARINT, WireError, varint
+
 Span = tuple[int, int]
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 # DataType -> numpy type of one element; "bfloat16" has none in numpy.
 _DTYPES = {
@@ -32,10 +33,6 @@ _ELEMENTS = {5: 4, 6: 8, 7: 0, 10: 0, 11: 0, 13: 0, 16: 0, 17: 0}
 _TENSOR_CONTENT = 4
 # What else a Summary.Value may hold instead of a scalar: histograms of two kinds, an image, audio. The last one counts.
 _OTHER_VALUES = (3, 4, 5, 6)
-
-
-class MalformedEvent(ValueError):
-    """The bytes are not a protocol buffer message of the expected shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +115,15 @@ def layout_of(payload: bytes | memoryview) -> Layout:
     """The layout of one event.
 
     Raises:
-        MalformedEvent: Where the bytes are no event.
+        WireError: Where the bytes are no event.
     """
     layout = Layout(payload)
     for number, kind, span in _fields(layout, (0, len(payload))):
-        if number == 2 and kind == _VARINT:
+        if number == 2 and kind == VARINT:
             layout.step = Number(span, "i8", True)
-        elif number == 5 and kind == _BYTES:
+        elif number == 5 and kind == BYTES:
             for inner, inner_kind, inner_span in _fields(layout, span):
-                if inner == 1 and inner_kind == _BYTES:
+                if inner == 1 and inner_kind == BYTES:
                     _value(layout, inner_span)
     return layout
 
@@ -136,11 +133,11 @@ def plugin_of(metadata: bytes) -> str:
     message = Layout(metadata)
     try:
         for number, kind, span in _fields(message, (0, len(metadata))):
-            if number == 1 and kind == _BYTES:
+            if number == 1 and kind == BYTES:
                 for inner, inner_kind, (start, stop) in _fields(message, span):
-                    if inner == 1 and inner_kind == _BYTES:
+                    if inner == 1 and inner_kind == BYTES:
                         return metadata[start:stop].decode("utf-8", "backslashreplace")
-    except MalformedEvent:
+    except WireError:
         pass
     return ""
 
@@ -151,15 +148,15 @@ def _value(layout: Layout, span: Span) -> None:
     number: Number | None = None
     is_tensor = False
     for field_number, kind, inner in _fields(layout, span):
-        if field_number == 1 and kind == _BYTES:
+        if field_number == 1 and kind == BYTES:
             tag = inner
             layout.names.append(inner)
-        elif field_number == 9 and kind == _BYTES:
+        elif field_number == 9 and kind == BYTES:
             metadata = inner
             layout.names.append(inner)
-        elif field_number == 2 and kind == _FIXED32:
+        elif field_number == 2 and kind == FIXED32:
             number, is_tensor = Number(inner, "f4", False), False
-        elif field_number == 8 and kind == _BYTES:
+        elif field_number == 8 and kind == BYTES:
             number, is_tensor = _tensor(layout, inner), True
         elif field_number in _OTHER_VALUES:
             number = None
@@ -174,13 +171,13 @@ def _tensor(layout: Layout, span: Span) -> Number | None:
     content: Span | None = None
     elements: list[Number] = []
     for number, kind, inner in _fields(layout, span):
-        if number == 1 and kind == _VARINT:
+        if number == 1 and kind == VARINT:
             layout.fixed.append((inner, 0xFF))
-            dtype = _DTYPES.get(_varint(layout.payload, *inner)[0])
-        elif number == 2 and kind == _BYTES:
+            dtype = _DTYPES.get(varint(layout.payload, *inner)[0])
+        elif number == 2 and kind == BYTES:
             layout.fixed.append((inner, 0xFF))
             single = _is_single(layout, inner)
-        elif number == _TENSOR_CONTENT and kind == _BYTES:
+        elif number == _TENSOR_CONTENT and kind == BYTES:
             content = inner if inner[1] > inner[0] else None
         elif number in _ELEMENTS:
             elements += _elements(layout, kind, inner, _ELEMENTS[number])
@@ -200,14 +197,14 @@ def _elements(layout: Layout, kind: int, span: Span, size: int) -> list[Number]:
     """At most two elements of a repeated number field, packed or not: more than one is no scalar."""
     start, stop = span
     if size:
-        if kind == _VARINT or (stop - start) % size:
-            raise MalformedEvent(f"numbers of {size} bytes at byte {start} in {stop - start} bytes")
+        if kind == VARINT or (stop - start) % size:
+            raise WireError(f"numbers of {size} bytes at byte {start} in {stop - start} bytes")
         return [Number((at, at + size), f"f{size}", False) for at in range(start, min(stop, start + 2 * size), size)]
-    if kind == _VARINT:
+    if kind == VARINT:
         return [Number(span, "", True)]
     found: list[Number] = []
     while start < stop and len(found) < 2:
-        _, end = _varint(layout.payload, start, stop)
+        _, end = varint(layout.payload, start, stop)
         layout.fixed.append(((start, end), 0x80))
         found.append(Number((start, end), "", True))
         start = end
@@ -217,10 +214,10 @@ def _elements(layout: Layout, kind: int, span: Span, size: int) -> list[Number]:
 def _is_single(layout: Layout, span: Span) -> bool:
     """Whether a TensorShapeProto is a scalar's or has one element in all."""
     for number, kind, inner in _fields(layout, span):
-        if number == 3 and kind == _VARINT and _varint(layout.payload, *inner)[0]:
+        if number == 3 and kind == VARINT and varint(layout.payload, *inner)[0]:
             return False
-        if number == 2 and kind == _BYTES:
-            sizes = [_varint(layout.payload, *s)[0] for n, k, s in _fields(layout, inner) if n == 1 and k == _VARINT]
+        if number == 2 and kind == BYTES:
+            sizes = [varint(layout.payload, *s)[0] for n, k, s in _fields(layout, inner) if n == 1 and k == VARINT]
             if sizes[-1:] != [1]:
                 return False
     return True
@@ -232,35 +229,22 @@ def _fields(layout: Layout, span: Span) -> Iterator[tuple[int, int, Span]]:
     at, stop = span
     while at < stop:
         begin = at
-        key, at = _varint(payload, at, stop)
+        key, at = varint(payload, at, stop)
         kind = key & 7
-        if kind == _BYTES:
-            size, at = _varint(payload, at, stop)
+        if kind == BYTES:
+            size, at = varint(payload, at, stop)
             layout.fixed.append(((begin, at), 0xFF))
             end = at + size
-        elif kind == _VARINT:
+        elif kind == VARINT:
             layout.fixed.append(((begin, at), 0xFF))
-            _, end = _varint(payload, at, stop)
+            _, end = varint(payload, at, stop)
             layout.fixed.append(((at, end), 0x80))
-        elif kind in (_FIXED64, _FIXED32):
+        elif kind in (FIXED64, FIXED32):
             layout.fixed.append(((begin, at), 0xFF))
-            end = at + (8 if kind == _FIXED64 else 4)
+            end = at + (8 if kind == FIXED64 else 4)
         else:
-            raise MalformedEvent(f"wire type {kind} at byte {begin}")
+            raise WireError(f"wire type {kind} at byte {begin}")
         if end > stop:
-            raise MalformedEvent(f"a field at byte {begin} ends behind its message")
+            raise WireError(f"a field at byte {begin} ends behind its message")
         yield key >> 3, kind, (at, end)
         at = end
-
-
-def _varint(payload: bytes | memoryview, at: int, stop: int) -> tuple[int, int]:
-    """A base-128 number and where it ends."""
-    value = shift = 0
-    while at < stop and shift < 70:
-        byte = payload[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise MalformedEvent(f"an unfinished number at byte {at}")

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from gradclip_cli.readers.log import Column
 from gradclip_cli.readers.tfevents import crc32c
-from gradclip_cli.readers.tfevents.event import Layout, MalformedEvent, Number, layout_of, plugin_of
+from gradclip_cli.readers.tfevents.event import Layout, Number, layout_of, plugin_of
 from gradclip_cli.readers.tfevents.framing import FOOTER, HEADER, Cycles, Records, varying_bits
 from gradclip_cli.readers.tfevents.words import Words
+from gradclip_cli.readers.wire import WireError
 
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
@@ -125,7 +126,7 @@ class Scalars:
     def _add_one(self, payload: Bytes, start: int) -> None:
         try:
             layout = self._layout_of(payload.tobytes()) if len(payload) <= crc32c.MAX_WIDTH else layout_of(payload.data)
-        except MalformedEvent:
+        except WireError:
             self.malformed.append(start)
             return
         self._take(Words(payload[None]), np.zeros(len(payload), np.uint8), np.array([start]), layout)
@@ -134,7 +135,7 @@ class Scalars:
         """Whether a record looks like one with scalars, so that others of its length probably are."""
         try:
             return bool(self._layout_of(self._data[start + HEADER : start + size - FOOTER].tobytes()).scalars)
-        except MalformedEvent:
+        except WireError:
             return False
 
     def _add_rows(self, rows: Bytes, varying: Bytes, starts: Places | range) -> None:
@@ -154,7 +155,7 @@ class Scalars:
                 return
             try:
                 layout = self._layout_of(payloads.rows[0].tobytes())
-            except MalformedEvent:
+            except WireError:
                 self.malformed.append(int(starts[0]))
                 payloads, starts = Words(payloads.rows[1:]), starts[1:]
                 continue
