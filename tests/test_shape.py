@@ -17,14 +17,22 @@ PACKAGE = ROOT / "gradclip_cli"
 _BASE = {"errors", "model"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "model": {"errors"},
-    "readers": _BASE | {"readers"},
+    "model": {"errors", "model"},
+    "readers": _BASE | {"readers", "runfile"},
     "detect": _BASE | {"detect"},
     "rules": _BASE | {"detect", "rules"},
+    "threshold": _BASE | {"detect", "threshold"},
+    "policy": _BASE | {"policy"},
     "report": _BASE | {"report", "__init__"},
     "analysis": _BASE | {"detect", "rules"},
-    "cli": _BASE | {"readers", "detect", "rules", "report", "analysis", "cli", "__init__"},
-    "__init__": _BASE | {"readers", "analysis"},
+    "runfile": _BASE | {"runfile", "__init__"},
+    # The torch side; only the command line knows of it.
+    "clipping": _BASE | {"clipping"},
+    "watch": _BASE | {"watch", "runfile", "__init__"},
+    "verify": _BASE | {"verify", "clipping"},
+    "probe": _BASE | {"probe", "watch", "runfile", "clipping", "__init__"},
+    "cli": {"*"},
+    "__init__": _BASE | {"readers", "analysis", "watch"},
     "__main__": {"errors", "cli"},
 }
 
@@ -56,7 +64,7 @@ def imports_of(path: Path) -> set[str]:
 def test_imports_go_one_way(path: Path) -> None:
     first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     assert first in ALLOWED, f"{path}: name its layer in ALLOWED"
-    assert imports_of(path) <= ALLOWED[first]
+    assert ALLOWED[first] == {"*"} or imports_of(path) <= ALLOWED[first]
 
 
 HEAVY = ("torch", "matplotlib", "tensorboard", "pandas", "pyarrow", "polars", "scipy", "wandb")
