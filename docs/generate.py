@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 from gradclip_cli.readers import READERS
-from gradclip_cli.rules import RULES
+from gradclip_cli.rules import PAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"(<!-- output: (?P<command>gradclip [^\n]*?) -->\n```\w*\n)(?P<shown>(?:(?!```)[^\n]*\n)*)(```)")
@@ -55,7 +55,7 @@ def readme(text: str) -> str:
 def rules_page() -> str:
     """docs/rules.md: the explain pages, in the order of the table."""
     parts = ["# Rules", "", "What `gradclip explain ID` prints, for all rules. Written by `make docs`; edit the docstrings instead.", ""]
-    for r in RULES:
+    for r in PAGES:
         body = re.sub(r"^(What it finds|Why it matters|How it decides|What to do|When it is wrong):", r"**\1:**", r.page, flags=re.M)
         parts += [f"## {r.id} {r.name}", "", f"Severity: {r.severity.value}.", "", body, ""]
     return "\n".join(parts)

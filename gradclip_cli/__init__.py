@@ -1,9 +1,10 @@
 """Is this PyTorch training run stable, and does gradient norm clipping really protect it?
 
->>> from gradclip_cli import analyze, read_run
+>>> from gradclip_cli import analyze, read_run, suggest_threshold
 >>> run = read_run("runs/a")
 >>> run.to_frame()
 >>> analyze(run).findings
+>>> suggest_threshold(run).max_norm
 """
 
 from __future__ import annotations
@@ -14,10 +15,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradclip_cli.analysis import analyze
     from gradclip_cli.errors import GradclipError
-    from gradclip_cli.model import Analysis, Finding, Run, Series
+    from gradclip_cli.model import Analysis, Finding, Run, Series, Suggestion
+    from gradclip_cli.threshold import suggest_threshold
+    from gradclip_cli.watch import watch
 
 __version__ = "0.1.0"
-__all__ = ["Analysis", "Finding", "GradclipError", "Run", "Series", "__version__", "analyze", "read_run", "read_runs"]
+__all__ = [
+    "Analysis",
+    "Finding",
+    "GradclipError",
+    "Run",
+    "Series",
+    "Suggestion",
+    "__version__",
+    "analyze",
+    "read_run",
+    "read_runs",
+    "suggest_threshold",
+    "watch",
+]
 
 
 def read_runs(
@@ -59,7 +75,8 @@ def read_run(
 
 def __getattr__(name: str) -> Any:
     # numpy and the readers are not loaded before somebody asks: `gradclip --help` must not wait for them.
-    homes = {"analyze": "analysis", "GradclipError": "errors", "Analysis": "model", "Finding": "model", "Run": "model", "Series": "model"}
+    homes = {"analyze": "analysis", "GradclipError": "errors", "suggest_threshold": "threshold", "watch": "watch"}
+    homes |= dict.fromkeys(("Analysis", "Finding", "Run", "Series", "Suggestion"), "model")
     if name in homes:
         from importlib import import_module
 

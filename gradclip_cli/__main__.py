@@ -44,7 +44,8 @@ def _run(argv: Sequence[str] | None) -> int:
     # Typer carries its own copy of click's exceptions in some versions; their base is reached through its public name.
     click_error: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
-        result = build_app()(args=None if argv is None else list(argv), prog_name="gradclip", standalone_mode=False)
+        args = sys.argv[1:] if argv is None else list(argv)
+        result = build_app(args)(args=args, prog_name="gradclip", standalone_mode=False)
     except typer.Exit as e:
         result = e.exit_code
     except typer.Abort:

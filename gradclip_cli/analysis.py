@@ -1,10 +1,11 @@
-"""Judging a run: detection, rules, verdict."""
+"""Judging a run, and judging the loop of a recorded run: detection, rules, verdict."""
 
 from __future__ import annotations
 
 from gradclip_cli.detect import detect
-from gradclip_cli.model import LR, Analysis, Run
-from gradclip_cli.rules import apply_rules, verdict_of
+from gradclip_cli.model import LR, Analysis, Check, Run, Status, Target, Verification
+from gradclip_cli.rules import RULES, apply_rules, verdict_of
+from gradclip_cli.rules.loop.notes import loop_notes
 
 
 def analyze(run: Run) -> Analysis:
@@ -12,3 +13,46 @@ def analyze(run: Run) -> Analysis:
     found = detect(run.loss, run.grad_norm, run.series.get(LR))
     findings, skipped = apply_rules(run, found)
     return Analysis(run, found, verdict_of(found, findings), findings, skipped)
+
+
+# Rules of the threshold that a short watched run can answer as well.
+_THRESHOLD_RULES = ("GC201", "GC202")
+# Fewer updates show too little of a loop.
+_MIN_UPDATES = 2
+
+
+def judge_loop(run: Run, source: str, *, crashed: str = "") -> Verification:
+    """Whether the watched loop of a recorded run clips as it should.
+
+    Args:
+        source: What was run, for people.
+        crashed: How the script ended where it did not end well.
+    """
+    assert run.recorded is not None
+    rules = [r for r in RULES if r.id.startswith("GC4") or r.id in _THRESHOLD_RULES]
+    findings, skipped = apply_rules(run, detect(run.loss, run.grad_norm, run.series.get(LR)), rules)
+    part = run.recorded.parts[min(run.recorded.parts)]
+    updates = len(part.steps)
+    unjudged = {s.rule: s.reason for s in skipped}
+    counted = [f for f in findings if f.rule.startswith("GC4")]
+    notes = [*loop_notes(run), *([f"the script ended with {crashed} after {updates:,} updates"] if crashed else [])]
+    if counted:
+        verdict = "fail"
+    elif "GC410" in unjudged or crashed or updates < _MIN_UPDATES:
+        verdict = "cannot-judge"
+    else:
+        verdict = "pass"
+    checks = []
+    for rule in rules:
+        mine = [f for f in findings if f.rule == rule.id]
+        if mine:
+            status, detail = Status.FAIL, mine[0].message
+        elif rule.id in unjudged:
+            status, detail = Status.SKIP, unjudged[rule.id]
+        else:
+            status, detail = Status.PASS, "not seen"
+        evidence = mine[0].evidence if mine else {}
+        checks.append(Check(rule.id, rule.name, status, detail, evidence, mine[0].severity if mine else rule.severity))
+    header = part.header
+    target = Target(str(header.get("device", "")), run.recorded.world_size, str(header.get("torch", "")))
+    return Verification(source, target, updates, verdict, findings, tuple(checks), tuple(notes))

@@ -8,8 +8,9 @@ import pytest
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.model import NormStage, Run
 from gradclip_cli.readers import steps
-from gradclip_cli.readers.assemble import assemble, merge
+from gradclip_cli.readers.assemble import assemble
 from gradclip_cli.readers.log import Column, Log, Wanted
+from gradclip_cli.readers.merge import merge
 from gradclip_cli.readers.stage import pile_up
 
 

@@ -324,6 +324,41 @@ def test_other_losses_that_rise_from_their_start_are_none(loss: Values) -> None:
     assert not judge(loss).diverged
 
 
+@pytest.mark.parametrize(
+    ("loss", "fatal"),
+    [
+        # Up to 86 within 90 rows, then down, but not to where it began: with any noise, however the rise began.
+        (np.where(ROWS < 90, 3.4 * np.exp(ROWS / 28), 8.7 + 77 * np.exp((90 - ROWS) / 80)), True),
+        (3.4 + 30 * (1 - np.exp(-ROWS / 50)), True),  # to a plateau ten times as high
+        (3.4 + 5 * (1 - np.exp(-ROWS / 30)), False),  # to one at 2.5 times: perhaps a penalty that is phased in
+    ],
+    ids=["overshoots", "plateau", "low plateau"],
+)
+@pytest.mark.parametrize("sigma", [0.02, 0.15])
+def test_a_loss_that_left_its_start_upwards_for_good_is_no_recovered_spike(loss: Values, fatal: bool, sigma: float) -> None:
+    found = judge(loss * usual_norm(sigma=sigma))
+    (s,) = found.spikes
+    assert s.first < 60
+    assert (s.last, s.recovered, s.fatal) == (599, False, fatal)
+    assert found.diverged is fatal
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        np.where(ROWS < 90, 3.4 * np.exp(ROWS / 28), 2.0 + 83 * np.exp((90 - ROWS) / 60)) * usual_norm(sigma=0.02),  # comes back
+        (0.8 + 4 * (1 - np.exp(-ROWS / 30))) * usual_norm(sigma=0.4),  # a generator's
+        3.4 * (1 - 0.9 ** (ROWS + 1)) * usual_norm(sigma=0.02),  # a mean that starts at 0
+        (3.4 + 2 * (1 - np.exp(-ROWS / 30))) * usual_norm(sigma=0.02),  # not twice as high
+    ],
+    ids=["returns", "scatters", "running mean", "little"],
+)
+def test_other_early_rises_are_no_divergence(loss: Values) -> None:
+    found = judge(loss)
+    assert not found.diverged
+    assert all(s.recovered for s in found.spikes)
+
+
 def test_an_explosive_growth_from_the_start_is_a_divergence() -> None:
     found = judge(np.minimum(2 * np.exp(ROWS / 6), 1e30))
     assert [(s.recovered, s.fatal) for s in found.spikes] == [(False, True)]

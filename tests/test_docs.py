@@ -7,7 +7,7 @@ import re
 import pytest
 
 from docs import generate
-from gradclip_cli.cli import COMMANDS
+from gradclip_cli.cli import COMMANDS, load
 from gradclip_cli.readers import READERS
 from gradclip_cli.rules import RULES
 from tests.conftest import ROOT
@@ -20,9 +20,10 @@ def test_generated_parts_are_current() -> None:
 
 
 def test_every_command_and_rule_is_documented() -> None:
-    for name, function in COMMANDS:
+    for name, place, line in COMMANDS:
         assert f"gradclip {name}" in README
-        assert function.__doc__
+        assert load(place).__doc__
+        assert len(line) <= 55, "`gradclip --help` would cut it"
     for rule in RULES:
         assert rule.id in README
 
@@ -48,7 +49,18 @@ def test_the_python_example_runs() -> None:
 
 def test_the_readme_is_whole() -> None:
     headings = re.findall(r"^## (.+)$", README, flags=re.M)
-    assert headings == ["Five minutes", "What it reads", "What it finds", "Exit codes", "From Python", "JSON", "Sample runs", "Developing"]
+    assert headings == [
+        "Five minutes",
+        "What it reads",
+        "What it finds",
+        "Recording a run",
+        "In CI",
+        "Exit codes",
+        "From Python",
+        "JSON",
+        "Sample runs",
+        "Developing",
+    ]
     assert len(re.findall(r"^```", README, flags=re.M)) % 2 == 0
     assert README.count("<!-- output: ") == len(generate._BLOCK.findall(README))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gradclip_cli import GradclipError, Run, analyze, read_runs
 from gradclip_cli.report import FORMATS
-from tests import cases
+from tests import cases, recorded_cases
 
 # What a hostile or unlucky file holds: separators, brackets, escapes, huge numbers, other encodings.
 _TOKENS = [
@@ -105,6 +105,20 @@ def test_broken_files(name: str, tmp_path_factory: pytest.TempPathFactory) -> No
     def check(plan: list[tuple[str, float, bytes, float]]) -> None:
         broken.write_bytes(mutate(data, plan))
         judge(broken)
+
+    check()
+
+
+@pytest.mark.parametrize("name", ["run.json", "rank-00000/header.json", "rank-00000/updates.blocks", "rank-00000/trace.jsonl"])
+def test_broken_files_of_a_run_directory(name: str, tmp_path: Path) -> None:
+    run = recorded_cases.write(tmp_path / "run")
+    data = (run / name).read_bytes()
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+    @given(mutations())
+    def check(plan: list[tuple[str, float, bytes, float]]) -> None:
+        (run / name).write_bytes(mutate(data, plan))
+        judge(run)
 
     check()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradclip_cli.model import GRAD_NORM, LOSS, LOSS_SCALE, LR, NormStage
+from gradclip_cli.model import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, NormStage
 from gradclip_cli.readers import names
 from gradclip_cli.readers.log import Wanted
 from gradclip_cli.readers.numbers import parse
@@ -21,6 +21,7 @@ from gradclip_cli.readers.numbers import parse
         ),
         (LR, "lr|learning_rate|learning-rate|learning rate|train_lr|x/lr0|lr-AdamW/pg1|actor/lr|base_lr"),
         (LOSS_SCALE, "loss_scale|loss scale|loss-scale|grad_scale"),
+        (CLIP_COEF, "clip_coef|train/clip_coef|clip_coefficient|grad_clip_coef"),
         ("step", "step|global_step|Step|_step|trainer/global_step|iter|iteration|num_updates|current_steps|global_step/max_steps|epoch"),
     ],
 )

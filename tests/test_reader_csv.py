@@ -122,8 +122,8 @@ def test_text_in_rows_of_an_evaluation_does_not_count(tmp_path: Path) -> None:
 
 def test_a_column_without_numbers_is_told(tmp_path: Path) -> None:
     log = read(tmp_path, "step,loss,comment\n0,,a\n1,abc,b\n2,abd,c\n")
-    assert log.notes == ("'loss' holds no numbers, such as 'abc' in row 2",)
-    assert read(tmp_path, "step,loss,lr\n0,,0.1\n1,,0.1\n2,,0.1\n").notes == ("'loss' has no value in any row",)
+    assert log.empty == {"loss": "holds no numbers, such as 'abc' in row 2"}
+    assert read(tmp_path, "step,loss,lr\n0,,0.1\n1,,0.1\n2,,0.1\n").empty == {"loss": "has no value in any row"}
 
 
 @pytest.mark.parametrize("blank", ["", "None", "N/A"])

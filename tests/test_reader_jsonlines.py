@@ -71,7 +71,7 @@ def test_text_among_the_numbers_is_told(tmp_path: Path) -> None:
     log = read(tmp_path, lines({"loss": "mse", "lr": 0.1}, *({"step": i, "loss": 2.5} for i in range(10))))
     assert log.damage == ()
     log = read(tmp_path, lines(*({"step": i, "loss": "low", "lr": 0.1} for i in range(10))))
-    assert log.notes == ("'loss' holds no numbers, such as 'low' in row 1",)
+    assert log.empty == {"loss": "holds no numbers, such as 'low' in row 1"}
 
 
 def test_a_loss_of_null_to_the_end_is_told(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gradclip_cli.errors import GradclipError
@@ -54,6 +56,10 @@ def test_a_setting_of_the_same_name_is_no_damage(tmp_path: Path) -> None:
         "found non-finite loss at step 10",
         "Training stopped: loss diverged",
         "WARNING: NaN or Inf found in input tensor.",
+        "WARNING: loss is nan, step will be skipped",
+        "NaN loss at step 40, this batch will be ignored",
+        "stopping due to nan loss",
+        "[rank0]: nan loss, exiting",
     ],
 )
 def test_a_message_that_the_loss_is_no_number_is_damage(tmp_path: Path, message: str) -> None:
@@ -81,6 +87,15 @@ def test_a_message_about_a_nan_that_is_logged_is_no_damage(tmp_path: Path) -> No
         "terminate_on_nan=True",
         '    raise RuntimeError("Loss is nan")',
         "loss is finite",
+        "Warning: NaN loss steps will be ignored",
+        "skip nan batches enabled",
+        "NaN loss guard enabled",
+        "stop training on NaN loss",
+        "detect nan loss = True",
+        "tolerate up to 5 NaN loss steps",
+        "steps whose loss is nan are skipped",
+        "found 0 steps with nan loss",
+        "nan loss handling: skip",
     ],
 )
 def test_a_line_that_only_speaks_of_nan_is_no_damage(tmp_path: Path, line: str) -> None:
@@ -107,6 +122,39 @@ def test_a_loss_of_another_rank_that_is_not_finite_is_kept(tmp_path: Path, group
     assert loss[7] == -math.inf
     assert [v for i, v in enumerate(loss) if i not in (4, 7)] == [2 + i / 100 for i in range(12) if i not in (4, 7)]
     assert any("values of another that are not finite" in note for note in log.notes)
+
+
+def _ranks(value: Callable[[int, int, float], float], noise: float) -> str:
+    rng = np.random.default_rng(0)
+    rows = [(i, r, float((2 + 3 * np.exp(-i / 50)) * np.exp(rng.normal(0, noise)))) for i in range(200) for r in range(4)]
+    return "".join(f"[rank{r}] step {i} loss: {value(i, r, v):.4f}\n" for i, r, v in rows)
+
+
+@pytest.mark.parametrize("begins", [30, 120], ids=["early", "late"])
+def test_a_loss_that_diverges_on_another_rank_is_kept(tmp_path: Path, begins: int) -> None:
+    log = log_of(tmp_path, _ranks(lambda i, r, v: v * np.exp(max(i - begins, 0) / 15) if r == 2 else v, 0.1))
+    loss = log.columns["loss"].values
+    assert len(loss) == 200
+    assert loss[: begins - 1].max() < 8
+    assert (loss[begins + 50 :] > 30).all()
+    assert any("values of another that are far above them" in note for note in log.notes)
+
+
+def test_a_spike_on_another_rank_is_kept(tmp_path: Path) -> None:
+    loss = log_of(tmp_path, _ranks(lambda i, r, v: v + 50 if (i, r) == (70, 3) else v, 0.1)).columns["loss"].values
+    assert np.flatnonzero(loss > 30).tolist() == [70]
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.5, 1.2])
+def test_ranks_that_only_scatter_leave_the_first_as_it_is(tmp_path: Path, noise: float) -> None:
+    text = _ranks(lambda i, r, v: v, noise)
+    first = [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("[rank0]")]
+    assert log_of(tmp_path, text).columns["loss"].values.tolist() == first
+
+
+def test_ranks_that_log_different_things_leave_the_first_as_it_is(tmp_path: Path) -> None:
+    text = _ranks(lambda i, r, v: v * 50 if r == 3 else v, 0.1)
+    assert log_of(tmp_path, text).columns["loss"].values.max() < 8
 
 
 def test_megatron_counts_steps_with_a_loss_that_is_nan(tmp_path: Path) -> None:
@@ -160,7 +208,7 @@ def test_the_keys_that_stand_before_numbers_are_told(tmp_path: Path) -> None:
     own = "".join(f"it={i:05d} | L=4.{i} | gn=1.60e+00\n" for i in range(9))
     with pytest.raises(GradclipError, match="no series in this text") as told:
         log_of(tmp_path, own)
-    assert (told.value.hint or "").startswith("numbers stand behind 'it', 'L', 'gn'; name the one that is the loss with --loss; ")
+    assert (told.value.hint or "") == "numbers stand behind 'it', 'L', 'gn'; name the one that is the loss with --loss"
     with pytest.raises(GradclipError, match="no key 'nope' in this log") as told:
         log_of(tmp_path, "".join(f"loss: 2.{i} grad: 0.{i}\n" for i in range(9)), Wanted(grad_norm="nope"))
     assert told.value.hint == "numbers stand behind 'loss', 'grad'"
@@ -180,3 +228,13 @@ def test_a_new_key_on_every_line_takes_linear_time(tmp_path: Path) -> None:
 
     seconds(100)
     assert seconds(6000) < 9 * seconds(1500), "four times the lines; a square would be sixteen times the work"
+
+
+def test_a_text_of_one_endless_line_says_that_it_was_passed_over(tmp_path: Path) -> None:
+    with pytest.raises(GradclipError, match=r"no series in this text \(1 line of more than 64 KiB was passed over\)"):
+        log_of(tmp_path, "step 1 loss: 2.0 " + "x" * 100_000 + "\n")
+
+
+def test_titles_that_a_terminal_was_sent_make_no_binary_of_a_log(tmp_path: Path) -> None:
+    log = log_of(tmp_path, "".join(f"\x1b]0;{i}\x07step {i} loss: 2.{i:02d}\n" for i in range(50)))
+    assert log.columns["loss"].values.tolist() == [float(f"2.{i:02d}") for i in range(50)]

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from gradclip_cli.model import Detection, NormStage, Sampling, Severity, Spike, Verdict
 from gradclip_cli.report import render_text, wording
 from gradclip_cli.report.escape import ascii_only, visible
+from gradclip_cli.wording import number
 from tests import report_cases as cases
 
 EVERY = {**{name: make() for name, make in cases.SHOWN.items()}, **cases.odd()}
@@ -209,7 +210,7 @@ def test_stable_does_not_hide_warnings() -> None:
     ],
 )
 def test_numbers(value: float, shown: str) -> None:
-    assert wording.number(value) == shown
+    assert number(value, 4) == shown
 
 
 # The picture

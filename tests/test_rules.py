@@ -243,7 +243,7 @@ def test_a_rise_of_the_learning_rate_before_a_spike_is_named() -> None:
     lr[199:] = 1e-2
     (hit,) = found(analyze(make_run(spiked(height=6.0), norms(), more={"lr": lr})), "GC102")
     assert hit.evidence["lr_rise_ratio"] == pytest.approx(10)
-    assert "learning rate had just risen 10x" in hit.message
+    assert "learning rate had just risen 10×" in hit.message
     (hit,) = found(analyze(make_run(spiked(height=6.0), norms(), more={"lr": np.full(400, 1e-3)})), "GC102")
     assert "lr_rise_ratio" not in hit.evidence
 

@@ -14,10 +14,11 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "gradclip_cli"
 
 # Layer -> what it may import of the package. `analysis` puts detection and rules together; only the command line knows all.
-_BASE = {"errors", "model"}
+_BASE = {"errors", "model", "wording"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "model": {"errors", "model"},
+    "wording": set(),
     "readers": _BASE | {"readers", "runfile"},
     "detect": _BASE | {"detect"},
     "rules": _BASE | {"detect", "rules"},
@@ -32,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "verify": _BASE | {"verify", "clipping"},
     "probe": _BASE | {"probe", "watch", "runfile", "clipping", "__init__"},
     "cli": {"*"},
-    "__init__": _BASE | {"readers", "analysis", "watch"},
+    "__init__": _BASE | {"readers", "analysis", "threshold", "watch"},
     "__main__": {"errors", "cli"},
 }
 
@@ -79,6 +80,11 @@ HEAVY = ("torch", "matplotlib", "tensorboard", "pandas", "pyarrow", "polars", "s
         ["explain", "GC101"],
         ["analyze", "run.csv"],
         ["analyze", "run.csv", "--format", "json"],
+        ["check", "run.csv"],
+        ["check", "--show-policy"],
+        ["analyze", "run.csv", "--max-norm", "1"],
+        ["suggest-threshold", "run.csv"],
+        ["suggest-threshold", "run.csv", "--format", "value"],
     ],
     ids=" ".join,
 )
@@ -105,3 +111,16 @@ def test_help_does_not_even_load_numpy(tmp_path: Path) -> None:
         ).returncode
         == 0
     )
+
+
+def test_only_the_command_that_was_asked_for_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text("step,loss\n" + "".join(f"{i},{3 - i / 100}\n" for i in range(50)))
+    code = (
+        "import sys; from gradclip_cli.__main__ import main; from gradclip_cli.cli import COMMANDS; main(['analyze', 'run.csv'])\n"
+        "places = {place.split(':')[0] for name, place, _ in COMMANDS if name != 'analyze'}\n"
+        "sys.exit(', '.join(places & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT), "PATH": ""}, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")

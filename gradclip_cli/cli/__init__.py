@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated, cast
 
 import typer
 
-from gradclip_cli.cli import analyze, explain
-
-COMMANDS: tuple[tuple[str, Callable[..., int]], ...] = (
-    ("analyze", analyze.analyze),
-    ("explain", explain.explain),
+# Name, module and function, one line of help (at most 55 characters). Only the command that was asked for is imported.
+COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("analyze", "gradclip_cli.cli.analyze:analyze", "What happened in a run, what led to what."),
+    ("check", "gradclip_cli.cli.check:check", "May the long run start? Exit status 0 or 1, for CI."),
+    ("explain", "gradclip_cli.cli.explain:explain", "What a rule means, how it decides, when it is wrong."),
+    ("record", "gradclip_cli.cli.record:record", "Run a training script, record what its gradients do."),
+    ("replay", "gradclip_cli.cli.replay:replay", "What clipping does to stored gradients."),
+    ("suggest-threshold", "gradclip_cli.cli.suggest_threshold:suggest_threshold", "What max_norm should be, from the norms of a run."),
+    ("verify", "gradclip_cli.cli.verify:verify", "Does clipping take effect, in a loop, on this device?"),
 )
+RUN_A_SCRIPT = ("record", "verify")
+
+
+def load(place: str) -> Callable[..., int]:
+    """The function of a row, given as `module:function`."""
+    module, function = place.split(":")
+    return cast("Callable[..., int]", getattr(import_module(module), function))
+
+
+def build_app(args: Sequence[str]) -> typer.Typer:
+    """The typer application for one command line; the commands that it does not ask for are a name and a line of help."""
+    app = typer.Typer(
+        name="gradclip",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        # With rich, printing the help takes twice as long.
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_gradclip)
+    asked = next((a for a in args if not a.startswith("-")), None)
+    for name, place, line in COMMANDS:
+        if name == asked:
+            # Options behind a script's name are the script's.
+            app.command(name, context_settings={"allow_interspersed_args": name not in RUN_A_SCRIPT})(load(place))
+        else:
+            app.command(name, help=line)(_unloaded)
+    return app
+
+
+def _unloaded() -> int:
+    raise AssertionError("a command that was not asked for")
 
 
 def _version(asked: bool) -> None:
@@ -23,26 +61,10 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-def build_app() -> typer.Typer:
-    """The typer application, its commands in the order of the table."""
-    app = typer.Typer(
-        name="gradclip",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+def _gradclip(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    """Is this PyTorch training run stable, and does gradient norm clipping really protect it?
 
-    @app.callback()
-    def gradclip(
-        version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False,
-    ) -> None:
-        """Is this PyTorch training run stable, and does gradient norm clipping really protect it?
-
-        [bold]Exit status[/bold]: 0 looked and reported; 2 bad command line; 3 could not judge; 70 a bug; 130 interrupted.
-        """
-
-    for name, function in COMMANDS:
-        app.command(name)(function)
-    return app
+    Exit status: 0 reported, or judged clean; 1 findings that count; 2 bad command line; 3 could not judge; 70 a bug; 130 interrupted.
+    """

@@ -21,6 +21,10 @@ def analyze(
     grad_norm: Annotated[str | None, typer.Option(metavar="KEY", help="The global gradient norm, likewise.", show_default=False)] = None,
     lr: Annotated[str | None, typer.Option(metavar="KEY", help="The learning rate, likewise.", show_default=False)] = None,
     step: Annotated[str | None, typer.Option(metavar="KEY", help="The step counter, likewise.", show_default=False)] = None,
+    max_norm: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Also tell what clipping at X would have done to each flagged step.", show_default=False),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also draw loss and norm into FILE.png or FILE.svg.", show_default=False)
     ] = None,
@@ -46,6 +50,10 @@ def analyze(
 
     if plot is not None:
         check_plot_target(plot, force=force)
+    if max_norm is not None:
+        from gradclip_cli.threshold import check_max_norm, what_if
+
+        check_max_norm(max_norm)
     wanted = Wanted(loss, grad_norm, lr, step)
     analyses: list[Analysis] = []
     failed = False
@@ -56,7 +64,8 @@ def analyze(
                     if isinstance(result, GradclipError):
                         complain(result.message, result.hint, level="warning")
                     else:
-                        analyses.append(judge(result))
+                        analysis = judge(result)
+                        analyses.append(analysis if max_norm is None else what_if(analysis, max_norm))
         except GradclipError as e:
             complain(e.message, e.hint)
             failed = True

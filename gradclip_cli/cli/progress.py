@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,3 +32,23 @@ def reading(path: Path) -> Iterator[None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         progress.add_task(f"reading {escape(path.name)}", total=None)
         yield
+
+
+@contextmanager
+def counting(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar that moves on with each name it is told; nothing where standard error is not a terminal, or there is nothing to count."""
+    if sys.stderr is None or not sys.stderr.isatty() or not total:
+        yield lambda name: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+
+        def tell(name: str) -> None:
+            progress.update(task, description=name)
+            progress.advance(task)
+
+        yield tell

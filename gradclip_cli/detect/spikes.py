@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradclip_cli.detect import creep, early, ordinary, outcome, recovery
+from gradclip_cli.detect import creep, early, ordinary, outcome, recovery, untrained
 from gradclip_cli.detect.baseline import MIN_HISTORY, Index, Mask, Usual, highest, moving_max, outside, stretches, usual, usual_without
 from gradclip_cli.detect.event import Event
 from gradclip_cli.detect.rises import Rise, alarms, rises
@@ -85,6 +85,8 @@ def find(y: Values, exploded: Mask, raised: Mask, ends_nonfinite: bool) -> tuple
         events, r = _round(watched, calm, seen)
     events, recurring = _extraordinary(events, watched.forward, r)
     outcome.judge(events, y, watched.forward, ends_nonfinite)
+    if not any(e.fatal for e in events) and (never := untrained.find(y, watched.forward)):
+        return [never], recurring, r.base + r.alone, seen
     slow = None if any(e.end == n for e in events) else creep.find(y)
     if slow:
         events = sorted([*events, slow], key=lambda e: e.first)

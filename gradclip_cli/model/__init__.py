@@ -6,10 +6,12 @@ NaN is data, absence is absence: a step that was not logged is missing from that
 a NaN in `values` was logged as NaN.
 """
 
-from gradclip_cli.model.check import Check, Status, Suite, Target, Verification
+from gradclip_cli.model.check import Check, Judgement, Status, Suite, Target, Verification, overall
 from gradclip_cli.model.detection import Baseline, Detection, Explosion, Growth, Spike
 from gradclip_cli.model.finding import Analysis, Finding, Hit, Lead, Severity, Skipped, Verdict
+from gradclip_cli.model.probe import Planted, Probe, Sighting, Twin
 from gradclip_cli.model.recorded import RankPart, Recorded, TensorInfo
+from gradclip_cli.model.replay import Alternative, Clip, NonfiniteTensor, OptimizerReplay, Replay, ReplayStep, TensorShare
 from gradclip_cli.model.run import (
     CLIP_COEF,
     GRAD_NORM,
@@ -27,26 +29,43 @@ from gradclip_cli.model.run import (
     Steps,
     Values,
 )
+from gradclip_cli.model.threshold import AdaptiveSeries, Candidate, Effect, Excluded, Method, Phase, Suggestion, WhatIf
 
 __all__ = [
+    "TensorShare",
+    "ReplayStep",
+    "Replay",
+    "OptimizerReplay",
+    "NonfiniteTensor",
+    "Clip",
+    "Alternative",
     "CLIP_COEF",
     "GRAD_NORM",
     "LOSS",
     "LOSS_SCALE",
     "LR",
     "TENSOR_PREFIX",
+    "AdaptiveSeries",
     "Analysis",
     "Baseline",
+    "Candidate",
     "Check",
     "Damage",
     "Detection",
+    "Effect",
+    "Excluded",
     "Explosion",
     "Finding",
     "Growth",
     "Hit",
+    "Judgement",
     "Lead",
+    "Method",
     "NormStage",
     "Overflow",
+    "Phase",
+    "Planted",
+    "Probe",
     "RankPart",
     "Recorded",
     "Rewind",
@@ -54,14 +73,19 @@ __all__ = [
     "Sampling",
     "Series",
     "Severity",
+    "Sighting",
     "Skipped",
     "Spike",
     "Status",
     "Steps",
+    "Suggestion",
     "Suite",
     "Target",
     "TensorInfo",
+    "Twin",
     "Values",
     "Verdict",
     "Verification",
+    "WhatIf",
+    "overall",
 ]

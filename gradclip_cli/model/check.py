@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -26,7 +26,8 @@ class Check:
         name: What it is called, lower-case with hyphens.
         detail: One sentence: the evidence, or why it was skipped.
         evidence: Name with unit -> number.
-        severity: Of a failure; a warning or info counts only where the caller says so.
+        severity: Of a failure: an error counts, a warning or info is told and no more.
+        required: Without it there is no verdict: as a skip it leaves the whole unjudged.
         file, line: Where in the user's code, if anywhere (line counted from 1).
         seconds: How long it took, where that means something.
     """
@@ -40,6 +41,30 @@ class Check:
     file: str | None = None
     line: int | None = None
     seconds: float | None = None
+    required: bool = False
+
+    @property
+    def title(self) -> str:
+        """Id and name; once where they are the same."""
+        return self.id if self.id == self.name else f"{self.id} {self.name}"
+
+    @property
+    def counts(self) -> bool:
+        """Whether it fails the whole."""
+        return self.status is Status.FAIL and self.severity is Severity.ERROR
+
+    @property
+    def missing(self) -> bool:
+        """Whether it leaves the whole unjudged."""
+        return self.status is Status.SKIP and self.required
+
+
+class Judgement(StrEnum):
+    """What a set of checks comes to."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    CANNOT_JUDGE = "cannot-judge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +77,22 @@ class Suite:
 
     name: str
     checks: tuple[Check, ...]
+
+    @property
+    def judgement(self) -> Judgement:
+        """A failure that counts is the answer, whatever else could not be judged; without one, nothing that is required may be missing."""
+        if any(c.counts for c in self.checks):
+            return Judgement.FAIL
+        if any(c.missing for c in self.checks) or not any(c.status is Status.PASS for c in self.checks):
+            return Judgement.CANNOT_JUDGE
+        return Judgement.PASS
+
+
+def overall(suites: Sequence[Suite]) -> Judgement:
+    """The worst of several: fail, then cannot-judge, then pass; without any, cannot-judge."""
+    found = {s.judgement for s in suites}
+    order = (Judgement.FAIL, Judgement.CANNOT_JUDGE, Judgement.PASS)
+    return next((j for j in order if j in found), Judgement.CANNOT_JUDGE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from gradclip_cli.model.detection import Detection
 from gradclip_cli.model.run import Run
+from gradclip_cli.model.threshold import Effect, WhatIf
 
 
 class Verdict(StrEnum):
@@ -60,7 +61,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A hit with its rule. `evidence` numbers may be nan or inf."""
+    """A hit with its rule. `evidence` numbers may be nan or inf; `what_if` is there where somebody asked."""
 
     rule: str
     name: str
@@ -70,6 +71,7 @@ class Finding:
     last_step: int | None
     evidence: Mapping[str, float]
     led_by: Lead | None = None
+    what_if: Effect | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +91,4 @@ class Analysis:
     verdict: Verdict
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]
+    what_if: WhatIf | None = None

@@ -10,13 +10,15 @@ import numpy as np
 
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.model import GRAD_NORM, LOSS, Run
-from gradclip_cli.readers import csv, golden_values, jsonlines, mlflow, parquet, tensorboard, text, trainer_state, wandb
-from gradclip_cli.readers.assemble import assemble, merge
+from gradclip_cli.readers import csv, golden_values, jsonlines, mlflow, parquet, recorded, tensorboard, text, trainer_state, wandb
+from gradclip_cli.readers.assemble import assemble
 from gradclip_cli.readers.discover import Unit, units
 from gradclip_cli.readers.log import Reader, Wanted
+from gradclip_cli.readers.merge import merge
 from gradclip_cli.readers.sidecar import max_norm_beside
 
 READERS: tuple[Reader, ...] = (
+    recorded.READER,
     tensorboard.READER,
     wandb.READER,
     parquet.READER,

@@ -233,9 +233,9 @@ def _read_any(source: Source, wanted: Wanted) -> Log:
         raise GradclipError(f"{source.path}: a header and {what}; expected a row a step", hint="has the run logged anything yet?")
     left_out = table.left_out()
     columns = without_rows({key: g.column() for key, g in table.growing.items()}, left_out)
-    unread, damaged = account(columns, table.texts, table.num_rows, left_out, wanted)
+    unread, damaged, empty = account(columns, table.texts, table.num_rows, left_out, wanted)
     notes = (*shape.notes, *table.notes, *evaluation_notes(left_out), *unread)
-    return Log("csv", columns, damage=(*damage, *damaged), notes=notes)
+    return Log("csv", columns, damage=(*damage, *damaged), notes=notes, empty=empty)
 
 
 def _chosen(source: Source, shape: _Shape, wanted: Wanted) -> list[str]:
@@ -299,8 +299,9 @@ def _read_regular(source: Source, wanted: Wanted) -> Log | None:
     left_out = evaluation_rows(table, splits)
     texts = Texts()
     columns = without_rows(frame.columns_of(table, chosen, texts), left_out)
-    unread, damaged = account(columns, texts, table.height, left_out, wanted)
-    return Log("csv", columns, damage=(*damage, *damaged), notes=(*shape.notes, *evaluation_notes(left_out), *unread))
+    unread, damaged, empty = account(columns, texts, table.height, left_out, wanted)
+    notes = (*shape.notes, *evaluation_notes(left_out), *unread)
+    return Log("csv", columns, damage=(*damage, *damaged), notes=notes, empty=empty)
 
 
 def _regular_piece(piece: bytes, shape: _Shape, skip: int, chosen: set[str], texts: Sequence[str]) -> pl.DataFrame | None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.readers.log import Reader, Source
 from gradclip_cli.readers.open import open_source
+from gradclip_cli.runfile import is_recorded
+from gradclip_cli.runfile.layout import EVENTS, GRADIENTS_FOLDER, PART, RUN_FILE
 
 _SKIPPED_DIRS = frozenset(("__pycache__", "node_modules", "site-packages", "artifacts", "tensorboard_profile"))
 _LOG_SUFFIXES = frozenset(
@@ -99,6 +101,8 @@ def _search(root: Path, readers: Sequence[Reader]) -> tuple[list[Unit], list[Gra
             # Each checkpoint repeats the history of the one before.
             members = [max(members, key=lambda m: _checkpoint_number(m[0].path))]
             name = str(members[0][0].path)
+        elif reader_name == "recorded":
+            name = str(members[0][0].path.parent)
         members.sort(key=lambda m: _written_order(m[0].path))
         sure = reader_name != "text"
         out.append(Unit(name, tuple(m[0] for m in members), reader, sure))
@@ -115,6 +119,10 @@ def _files(root: Path, problems: list[GradclipError]) -> list[Path]:
         dirs[:] = sorted(
             d for d in dirs if not d.startswith(".") and d not in _SKIPPED_DIRS and not os.path.islink(os.path.join(folder, d))
         )
+        if RUN_FILE in files and is_recorded(Path(folder)):
+            # What `gradclip record` wrote is read through its header; other files beside it are other runs.
+            dirs[:] = [d for d in dirs if d != GRADIENTS_FOLDER and not PART.fullmatch(d)]
+            files = [name for name in files if not EVENTS.fullmatch(name)]
         metrics = _is_mlflow_metrics(Path(folder), root)
         for name in sorted(files):
             path = Path(folder, name)

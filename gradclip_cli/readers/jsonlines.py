@@ -94,7 +94,7 @@ def _read(source: Source, wanted: Wanted) -> Log:
             what = damage[0].what if damage else "no record"
             raise GradclipError(f"{source.path}: no JSON record can be read ({what}); expected objects of keys and numbers")
         found = records.found(wanted)
-    log = Log("json-lines", found.columns, damage=(*damage, *found.damage), notes=(*notes, *found.notes))
+    log = Log("json-lines", found.columns, damage=(*damage, *found.damage), notes=(*notes, *found.notes), empty=found.empty)
     return _known_writer(log)
 
 

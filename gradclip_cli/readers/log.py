@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import Damage, NormStage, Overflow, Sampling
+from gradclip_cli.model import Damage, NormStage, Overflow, Recorded, Sampling
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,6 +44,8 @@ class Log:
         sampling: Series name -> what a value stands for, where the format fixes it.
         max_norm: The clipping bound, where the source tells it.
         steps_per_epoch: Where rows count the step within an epoch and the source says how many there are.
+        empty: Keys called like a loss or a norm that hold no number -> what they hold instead.
+        recorded: What only our own recorder knows.
     """
 
     format: str
@@ -59,6 +61,8 @@ class Log:
     overflows: tuple[Overflow, ...] = ()
     damage: tuple[Damage, ...] = ()
     notes: tuple[str, ...] = ()
+    empty: Mapping[str, str] = field(default_factory=dict)
+    recorded: Recorded | None = None
 
 
 @dataclass(frozen=True, slots=True)

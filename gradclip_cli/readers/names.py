@@ -67,6 +67,8 @@ _CLASSES: Mapping[str, tuple[re.Pattern[str], ...]] = {
     ),
 }
 
+_WORST_FIRST = {role: tuple(enumerate(patterns))[::-1] for role, patterns in _CLASSES.items()}
+
 _TENSOR = re.compile(
     r"^(?:train/|optim/)?(?:grad_norms?|gradient_norms?|gradnorm|grad_2(?:\.0)?_norm|l2_norm/grad|grad_l2_norm|gradients?/norm)[/.](?P<tensor>.+)$",
     re.I,
@@ -91,19 +93,31 @@ def tensor_of(key: str) -> str | None:
     return None if m is None or m["tensor"].lower() in _AGGREGATE else m["tensor"]
 
 
-@lru_cache(maxsize=65536)
 def rank(role: str, key: str) -> int | None:
     """How well a key fits a role: 0 is best, None is not at all."""
-    if len(key) > 300 or (role != "step" and _DERIVED.search(key)):
-        return None
+    return _ranks(key).get(role)
+
+
+@lru_cache(maxsize=65536)
+def _ranks(key: str) -> dict[str, int]:
+    """All roles that a key fits, mostly none."""
+    if len(key) > 300:
+        return {}
     name = words(key)
-    evaluation = role in (LOSS, GRAD_NORM) and not _EVALUATION.isdisjoint(name.split("_"))
-    # `grad_norm_val` is a value; `loss_val` is as often the validation loss.
-    if evaluation and (role == LOSS or not name.endswith("_val")):
-        return None
-    if role == GRAD_NORM and tensor_of(key):
-        return None
-    return next((i for i, pattern in enumerate(_CLASSES[role]) if pattern.fullmatch(name)), None)
+    # The worst first: of several classes the best stays.
+    found = {role: i for role, patterns in _WORST_FIRST.items() for i, pattern in patterns if pattern.fullmatch(name)}
+    if not found:
+        return found
+    if _DERIVED.search(key):
+        found = {role: i for role, i in found.items() if role in ("step", CLIP_COEF)}
+    if not _EVALUATION.isdisjoint(name.split("_")):
+        found.pop(LOSS, None)
+        # `grad_norm_val` is a value; `loss_val` is as often the validation loss.
+        if not name.endswith("_val"):
+            found.pop(GRAD_NORM, None)
+    if tensor_of(key):
+        found.pop(GRAD_NORM, None)
+    return found
 
 
 def candidates(role: str, num_points: Mapping[str, int]) -> list[str]:
@@ -148,7 +162,7 @@ def worth_reading(key: str, wanted: Wanted) -> bool:
     """Whether a column may be asked for: what a reader of wide tables may leave out otherwise."""
     if key in (wanted.loss, wanted.grad_norm, wanted.lr, wanted.step):
         return True
-    return any(rank(role, key) is not None for role in _CLASSES) or tensor_of(key) is not None or is_loss_like(key) or is_norm_like(key)
+    return bool(_ranks(key)) or tensor_of(key) is not None or is_loss_like(key) or is_norm_like(key)
 
 
 def to_read(keys: Sequence[str], wanted: Wanted, most: int = 1000) -> list[str]:

@@ -76,8 +76,8 @@ def _read(source: Source, wanted: Wanted) -> Log:
     # Where everything is called a test, that is the name of the run.
     rows = np.unique(np.array(left_out if len(set(left_out)) < first else [], np.int64))
     columns = without_rows(columns, rows)
-    notes, unread = account(columns, texts, first, rows, wanted)
-    return Log("parquet", columns, damage=(*damage, *unread), notes=(*evaluation_notes(rows), *notes))
+    notes, unread, empty = account(columns, texts, first, rows, wanted)
+    return Log("parquet", columns, damage=(*damage, *unread), notes=(*evaluation_notes(rows), *notes), empty=empty)
 
 
 def _is_readable(kind: pa.DataType) -> bool:

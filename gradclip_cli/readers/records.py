@@ -39,6 +39,7 @@ class Found:
     columns: dict[str, Column]
     notes: list[str]
     damage: list[Damage]
+    empty: dict[str, str]
 
 
 class Records:
@@ -106,8 +107,8 @@ class Records:
         left_out = self._left_out()
         columns = without_rows(columns, left_out)
         full = ["the records hold too many different keys; the last ones were left out"] if self._full else []
-        notes, damage = account(columns, self._texts, self.num_rows, left_out, wanted)
-        return Found(columns, full + evaluation_notes(left_out) + notes, damage)
+        notes, damage, empty = account(columns, self._texts, self.num_rows, left_out, wanted)
+        return Found(columns, full + evaluation_notes(left_out) + notes, damage, empty)
 
     def _left_out(self) -> npt.NDArray[np.int64]:
         # Where everything is called a test, that is the name of the run.
@@ -224,8 +225,8 @@ def from_regular_lines(pieces: Iterable[bytes], wanted: Wanted, also: Collection
     columns = dict(sorted(((k, c) for k, c in columns.items() if len(c.values)), key=lambda item: int(item[1].at[0])))
     if stood_in:
         columns = {k: _without_stand_ins(c) for k, c in columns.items()}
-    notes, damage = account(columns, texts, table.height, left_out, wanted)
-    return Found(columns, evaluation_notes(left_out) + notes, damage)
+    notes, damage, empty = account(columns, texts, table.height, left_out, wanted)
+    return Found(columns, evaluation_notes(left_out) + notes, damage, empty)
 
 
 def evaluation_rows(table: pl.DataFrame, splits: Collection[str]) -> npt.NDArray[np.int64]:

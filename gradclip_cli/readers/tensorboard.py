@@ -13,8 +13,9 @@ from gradclip_cli.errors import GradclipError
 from gradclip_cli.model import Damage
 from gradclip_cli.readers.log import Log, Reader, Source, Wanted
 from gradclip_cli.readers.tfevents import crc32c
-from gradclip_cli.readers.tfevents.framing import HEADER, Framing, Gap
+from gradclip_cli.readers.tfevents.framing import Framing, Gap
 from gradclip_cli.readers.tfevents.scalars import Scalars
+from gradclip_cli.readers.tfevents.words import HEADER
 
 _TEXT_SUFFIXES = frozenset({".csv", ".tsv", ".txt", ".log", ".json", ".jsonl", ".md", ".html"})
 

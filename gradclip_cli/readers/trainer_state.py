@@ -66,6 +66,7 @@ def _read(source: Source, wanted: Wanted) -> Log:
         sampling={LOSS: _loss_sampling(data, columns), GRAD_NORM: Sampling.INSTANT, LR: Sampling.INSTANT},
         damage=(*damage, *found.damage),
         notes=tuple(found.notes),
+        empty=found.empty,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,10 +58,16 @@ class Texts:
         return f", such as {text!r}" if text is not None else ""
 
 
-def account(
-    columns: Mapping[str, Column], texts: Texts, num_rows: int, left_out: npt.NDArray[np.int64], wanted: Wanted
-) -> tuple[list[str], list[Damage]]:
-    """Notes and damage for what the columns lack. Rows are counted from 1 here.
+class Account(NamedTuple):
+    """What the columns of a table lack; see `Log` for each."""
+
+    notes: list[str]
+    damage: list[Damage]
+    empty: dict[str, str]
+
+
+def account(columns: Mapping[str, Column], texts: Texts, num_rows: int, left_out: npt.NDArray[np.int64], wanted: Wanted) -> Account:
+    """What the columns lack. Rows are counted from 1 here.
 
     Text among the numbers of a loss or a norm, and its end before the log's, are damage: a nan or an overflow may have
     been written so.
@@ -69,8 +76,8 @@ def account(
         num_rows: Of the table, those in `left_out` included.
         left_out: Rows that count for nothing.
     """
-    notes: list[str] = []
     damage: list[Damage] = []
+    empty: dict[str, str] = {}
     of_text = []
     for key in dict.fromkeys([*columns, *texts.keys()]):
         column = columns.get(key)
@@ -88,12 +95,12 @@ def account(
             if main and not (len(rows) and rows[-1] > column.at[-1]):
                 damage += _early_end(key, column, columns, num_rows, left_out)
         elif main and len(rows):
-            notes.append(f"{key!r} holds no numbers{texts.quoted(key, rows[:1])} in row {rows[0] + 1}")
+            empty[key] = f"holds no numbers{texts.quoted(key, rows[:1])} in row {rows[0] + 1}"
         elif main and not any(len(c.values) and _is_main(k, wanted) for k, c in columns.items()):
-            notes.append(f"{key!r} has no value in any row")
+            empty[key] = "has no value in any row"
     if len(of_text) > _MAX_SHOWN:
         of_text[_MAX_SHOWN:] = [f"{len(of_text) - _MAX_SHOWN} more columns hold text among their numbers"]
-    return of_text + notes, damage
+    return Account(of_text, damage, empty)
 
 
 def _is_main(key: str, wanted: Wanted) -> bool:

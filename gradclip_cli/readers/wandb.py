@@ -91,6 +91,7 @@ def _read(source: Source, wanted: Wanted) -> Log:
         max_norm=_max_norm(found.config),
         damage=(*found.damage, *history.damage),
         notes=tuple(history.notes),
+        empty=history.empty,
     )
 
 

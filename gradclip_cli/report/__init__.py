@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from gradclip_cli.model import Analysis
+from gradclip_cli.report.canvas import check_plot_target
 from gradclip_cli.report.json import render_json
 from gradclip_cli.report.markdown import render_markdown
-from gradclip_cli.report.plot import check_plot_target, plot
+from gradclip_cli.report.plot import plot
 from gradclip_cli.report.text import render_text
 
 __all__ = ["FORMATS", "Render", "check_plot_target", "plot", "render_json", "render_markdown", "render_text"]

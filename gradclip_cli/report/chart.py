@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gradclip_cli.model import Analysis, Run
-from gradclip_cli.report import wording
 from gradclip_cli.report.decimate import Floats, line, since
 from gradclip_cli.report.escape import visible
 from gradclip_cli.report.panel import Panel, panels, step_range
+from gradclip_cli.wording import number
 
 Segment = tuple[str, str]
 """A piece of text and its style: "", "dim", "bold" or "red"."""
@@ -67,7 +67,7 @@ def _labels(panel: Panel) -> tuple[str, str]:
     finite = panel.series.values[np.isfinite(panel.series.values)]
     if not len(finite):
         return "", ""
-    return wording.number(finite.max(), 3), wording.number(finite.min(), 3)
+    return number(finite.max()), number(finite.min())
 
 
 def _plot(panel: Panel, x: Floats, columns: int, rows: int) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.str_]]:

@@ -34,15 +34,24 @@ def _run(analysis: Analysis) -> dict[str, Any]:
     steps = run.steps
     names = [n for n in _ORDER if n in run.series] + [n for n in run.series if n not in _ORDER]
     return {
-        "source": _text(run.source),
+        "source": json_text(run.source),
         "format": run.format,
         "steps": {"first": _step(run, steps, 0), "last": _step(run, steps, -1), "count": len(steps)},
-        "series": {_text(n): _series(run, run.series[n]) for n in names},
+        "series": {json_text(n): _series(run, run.series[n]) for n in names},
         "verdict": analysis.verdict.value,
-        "findings": [_finding(f) for f in analysis.findings],
-        "skipped": [{"rule": s.rule, "reason": _text(s.reason)} for s in analysis.skipped],
-        "notes": [_text(n) for n in run.notes],
+        "findings": [json_finding(f) for f in analysis.findings],
+        "skipped": [{"rule": s.rule, "reason": json_text(s.reason)} for s in analysis.skipped],
+        "notes": [json_text(n) for n in run.notes],
+        **_what_if(analysis),
     }
+
+
+def _what_if(analysis: Analysis) -> dict[str, Any]:
+    asked = analysis.what_if
+    if asked is None:
+        return {}
+    numbers = {"max_norm": json_number(asked.max_norm), "clipped_fraction": json_number(asked.clipped_fraction)}
+    return {"what_if": {**numbers, "summary": asked.summary, "limit": asked.limit}}
 
 
 def _series(run: Run, series: Series) -> dict[str, Any]:
@@ -50,7 +59,7 @@ def _series(run: Run, series: Series) -> dict[str, Any]:
     is_finite = np.isfinite(values)
     finite = values if is_finite.all() else values[is_finite]
     summary: dict[str, Any] = {
-        "key": _text(series.key),
+        "key": json_text(series.key),
         "count": len(values),
         "nonfinite": len(values) - len(finite),
         "first_step": _step(run, series.steps, 0),
@@ -70,18 +79,30 @@ def _series(run: Run, series: Series) -> dict[str, Any]:
     return summary
 
 
-def _finding(f: Finding) -> dict[str, Any]:
+def json_finding(f: Finding) -> dict[str, Any]:
+    """A finding as every report for programs holds it."""
     result: dict[str, Any] = {
         "rule": f.rule,
         "name": f.name,
         "severity": f.severity.value,
-        "message": _text(f.message),
+        "message": json_text(f.message),
         "first_step": f.first_step,
         "last_step": f.last_step,
-        "evidence": {name: _number(value) for name, value in f.evidence.items()},
+        "evidence": {name: json_number(value) for name, value in f.evidence.items()},
     }
     if f.led_by is not None:
         result["led_by"] = {"rule": f.led_by.rule, "first_step": f.led_by.first_step, "lead_steps": f.led_by.lead_steps}
+    if f.what_if is not None:
+        e = f.what_if
+        result["what_if"] = {
+            "message": e.message,
+            "num_norms": e.num_norms,
+            "num_clipped": e.num_clipped,
+            "norm": json_number(e.norm),
+            "coefficient": json_number(e.coefficient),
+            "clipped_norm": json_number(e.clipped_norm),
+            "own_coefficient": None if e.own_coefficient is None else json_number(e.own_coefficient),
+        }
     return result
 
 
@@ -89,12 +110,13 @@ def _step(run: Run, steps: np.ndarray[Any, np.dtype[np.int64]], index: int) -> i
     return int(steps[index]) if run.steps_known and len(steps) else None
 
 
-def _number(value: float) -> float | int | str:
+def json_number(value: float) -> float | int | str:
+    """A number as strict JSON can hold it."""
     if isinstance(value, (int, np.integer)):
         return int(value)
     return float(value) if math.isfinite(value) else str(float(value))
 
 
-def _text(text: str) -> str:
+def json_text(text: str) -> str:
     r"""Lone surrogates (undecodable bytes of a path) spelled out as \udcff: escaped as JSON allows, many parsers refuse them."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

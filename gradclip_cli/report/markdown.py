@@ -20,7 +20,7 @@ def render_markdown(analyses: Sequence[Analysis]) -> str:
             [f"**{a.verdict.value}**", markdown_code(source), wording.steps_logged(a.run), wording.tally(a.findings)]
             for a, source in zip(analyses, wording.short_sources(analyses), strict=True)
         )
-        blocks.append(_table(("verdict", "run", "read", "findings"), rows))
+        blocks.append(table(("verdict", "run", "read", "findings"), rows))
     for analysis in analyses:
         blocks += _run(analysis)
     return "\n\n".join(blocks) + "\n"
@@ -32,7 +32,7 @@ def _run(analysis: Analysis) -> list[str]:
     blocks = [
         f"### {analysis.verdict.value}: {markdown_code(run.source)}",
         markdown(wording.headline(analysis)),
-        _table(("series", "key", "what was read"), facts),
+        table(("series", "key", "what was read"), facts),
     ]
     if lines := chart(analysis, width=_CHART_WIDTH):
         # A key in the picture cannot close the fence: it never begins a line.
@@ -44,12 +44,15 @@ def _run(analysis: Analysis) -> list[str]:
                 f"{f.rule} {f.name}",
                 f.severity.value,
                 wording.where(f),
-                "<br>".join(filter(None, [markdown(f.message), markdown(" · ".join(wording.evidence(f)))])),
+                "<br>".join(markdown(s) for s in (f.message, " · ".join(wording.evidence(f)), wording.what_if(analysis, f)) if s),
             ]
             for f in shown
         )
-        blocks += ["#### Findings", _table(("rule", "severity", "steps", "what was found"), rows)]
+        blocks += ["#### Findings", table(("rule", "severity", "steps", "what was found"), rows)]
         blocks += [f"{wording.more(left_out)}."] if left_out else []
+    if (asked := analysis.what_if) is not None:
+        title, sentences = wording.what_if_summary(asked)
+        blocks += [f"#### {title}", markdown(sentences)]
     if analysis.skipped:
         blocks += ["#### Could not be judged", _list(f"{rules}: {markdown(reason)}" for rules, reason in wording.skipped(analysis.skipped))]
     if run.notes:
@@ -59,7 +62,8 @@ def _run(analysis: Analysis) -> list[str]:
     return blocks
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells that are escaped but for the bar."""
     # GitHub splits cells at "|" before it looks for code spans, and takes the backslash away in both.
     escaped = ([cell.replace("|", "\\|") for cell in row] for row in rows)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *escaped))

@@ -10,6 +10,7 @@ import numpy as np
 from gradclip_cli.model import Analysis, Baseline, NormStage, Run, Series
 from gradclip_cli.report import wording
 from gradclip_cli.report.decimate import Floats
+from gradclip_cli.wording import count, number, times
 
 # Where a linear axis would show most of the run as a flat line: a range of two decades, or one of which
 # nearly all points take up a small part only.
@@ -92,10 +93,10 @@ def panels(analysis: Analysis) -> list[Panel]:
         steps = run.loss.steps
         marks = []
         for spike in found.spikes:
-            label = f"{wording.place(run, steps, spike.first)}: +{wording.number(spike.height, 3)}"
+            label = f"{wording.place(run, steps, spike.first)}: +{number(spike.height)}"
             if spike.led_by is not None and run.grad_norm is not None and run.steps_known:
                 lead = int(steps[spike.first]) - int(run.grad_norm.steps[found.explosions[spike.led_by].first])
-                label += f", {wording.count(lead, 'step')} after the explosion" if lead > 0 else ", with the explosion"
+                label += f", {count(lead, 'step')} after the explosion" if lead > 0 else ", with the explosion"
             if spike.fatal:
                 label += ", never came back"
             size = np.inf if spike.fatal else spike.height
@@ -104,7 +105,7 @@ def panels(analysis: Analysis) -> list[Panel]:
     if run.grad_norm is not None and len(run.grad_norm):
         norm = run.grad_norm
         marks = [
-            Mark(e.first, e.last, e.peak, e.peak, e.ratio, f"{wording.place(run, norm.steps, e.peak)}: {wording.times(e.ratio)}")
+            Mark(e.first, e.last, e.peak, e.peak, e.ratio, f"{wording.place(run, norm.steps, e.peak)}: {times(e.ratio)}")
             for e in found.explosions
         ]
         max_norm = _max_norm(analysis)

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import textwrap
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradclip_cli.errors import GradclipError, UsageError
 from gradclip_cli.model import Analysis, Verdict
 from gradclip_cli.report import wording
+from gradclip_cli.report.canvas import ALARM, ALARM_TEXT, DPI, GRID, QUIET, SERIES, TEXT, USUAL, Place, write_picture
 from gradclip_cli.report.decimate import Floats, line, since
 from gradclip_cli.report.escape import visible
 from gradclip_cli.report.panel import Panel, panels, step_range
 from gradclip_cli.report.ticks import step_ticks, value_ticks
+from gradclip_cli.wording import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SUFFIXES = (".png", ".svg")
-_DPI = 144
 # Inches.
 _WIDTH, _LEFT, _RIGHT = 10.0, 0.72, 0.35
 _PANEL, _HEAD, _LABELS, _BETWEEN = 2.05, 0.3, 0.34, 0.1
@@ -41,45 +36,7 @@ _EM = 0.54
 _BOLD, _PLAIN = 9.0, 14.5
 _SAMPLE = 10_000
 _MOST_GUIDES = 60
-# Okabe and Ito's palette, told apart by colour-blind readers too; nothing is said by colour alone.
-_SERIES, _USUAL, _ALARM, _ALARM_TEXT, _TEXT, _QUIET, _GRID = "#5f6b77", "#0072b2", "#d55e00", "#a84a00", "#1f2429", "#6b747d", "#e4e7ea"
-_STYLE: Any = {
-    "font.family": ["DejaVu Sans"],
-    "font.size": 9,
-    "text.color": _TEXT,
-    "text.parse_math": False,
-    "axes.edgecolor": "#b4bbc2",
-    "axes.linewidth": 0.8,
-    "axes.labelcolor": _QUIET,
-    "xtick.color": "#b4bbc2",
-    "ytick.color": "#b4bbc2",
-    "xtick.labelcolor": _QUIET,
-    "ytick.labelcolor": _QUIET,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "lines.solid_joinstyle": "bevel",
-    "svg.fonttype": "none",
-    "svg.hashsalt": "gradclip",
-}
 _GRAVEST = (Verdict.DIVERGED, Verdict.NONFINITE, Verdict.SPIKED, Verdict.EXPLODED, Verdict.CANNOT_JUDGE, Verdict.STABLE)
-
-
-def check_plot_target(path: Path, *, force: bool = False) -> None:
-    """Whether a picture may be written there, asked before the work is done.
-
-    Raises:
-        UsageError: Another suffix than .png or .svg, a directory that is missing, or a file that is there
-            already without `force`.
-    """
-    if path.suffix.lower() not in _SUFFIXES:
-        found = f"the suffix {path.suffix}" if path.suffix else "no suffix"
-        raise UsageError(f"{path}: found {found}; expected .png or .svg", hint="--plot run.png")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path}: there is no directory {path.parent}; expected one to write into", hint="make it first, or name another")
-    if path.is_dir():
-        raise UsageError(f"{path}: found a directory; expected a file to write")
-    if os.path.lexists(path) and not force:
-        raise UsageError(f"{path}: is there already; nothing was overwritten", hint="--force overwrites it")
 
 
 def plot(analyses: Sequence[Analysis], path: Path, *, force: bool = False) -> None:
@@ -93,44 +50,7 @@ def plot(analyses: Sequence[Analysis], path: Path, *, force: bool = False) -> No
         UsageError: As `check_plot_target`.
         GradclipError: The file cannot be written.
     """
-    check_plot_target(path, force=force)
-    picture = _render(analyses, path.suffix.lower().removeprefix("."))
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(picture)
-        part.replace(path)
-    except OSError as e:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise GradclipError(f"{path}: cannot be written ({e.strerror or e}); expected a place to write to", hint="name another file") from e
-
-
-def _render(analyses: Sequence[Analysis], kind: str) -> bytes:
-    """The file's bytes. The user's matplotlibrc has no say, and global settings are as before afterwards."""
-    import logging
-
-    # What it says of a home directory it cannot write to is no news about the run.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    buffer = io.BytesIO()
-    with mpl.rc_context(), warnings.catch_warnings():
-        # A name may use letters the font has not; its box is good enough, and no concern of standard error.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
-        figure = Figure(dpi=_DPI, facecolor="white")
-        _compose(figure, analyses)
-        if kind == "png":
-            FigureCanvasAgg(figure).print_figure(
-                buffer, format="png", dpi=_DPI, metadata={"Software": None}, pil_kwargs={"compress_level": 3}
-            )
-        else:
-            FigureCanvasSVG(figure).print_figure(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
+    write_picture(path, lambda figure: _compose(figure, analyses), force=force)
 
 
 def _compose(figure: Figure, analyses: Sequence[Analysis]) -> None:
@@ -146,7 +66,7 @@ def _compose(figure: Figure, analyses: Sequence[Analysis]) -> None:
     rows = [max(heights[i : i + columns]) for i in range(0, len(shown), max(columns, 1))]
     height = sum(rows) + _FOOT + 0.1
     figure.set_size_inches(width, height)
-    place = _Place(figure, width, height)
+    place = Place(figure, width, height)
     for i, ((analysis, parts), lines) in enumerate(zip(shown, sentences, strict=True)):
         left = _LEFT + (i % columns) * (cell + _LEFT + _GUTTER)
         top = 0.1 + sum(rows[: i // columns])
@@ -158,27 +78,14 @@ def _compose(figure: Figure, analyses: Sequence[Analysis]) -> None:
     _legend(place, [p for _, parts in shown for p in parts], footer)
 
 
-class _Place:
-    """A figure measured in inches from its upper left corner."""
-
-    def __init__(self, figure: Figure, width: float, height: float) -> None:
-        self.figure, self.width, self.height = figure, width, height
-
-    def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        return self.figure.add_axes((left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height))
-
-    def text(self, left: float, top: float, text: str, **style: Any) -> None:
-        self.figure.text(left / self.width, 1 - top / self.height, text, va="baseline", **style)
-
-
 def _panel_height(panel: Panel) -> float:
     return _BETWEEN + _HEAD + (_LABELS if panel.marks else 0) + _PANEL
 
 
-def _run(place: _Place, analysis: Analysis, parts: list[Panel], sentence: list[str], left: float, top: float, width: float) -> None:
+def _run(place: Place, analysis: Analysis, parts: list[Panel], sentence: list[str], left: float, top: float, width: float) -> None:
     run = analysis.run
     for i, text in enumerate(sentence):
-        place.text(left, top + _LINE * i + 0.06, text, color=_QUIET)
+        place.text(left, top + _LINE * i + 0.06, text, color=QUIET)
     top += _LINE * len(sentence)
     if not parts:
         place.text(left, top + 0.3, "Nothing to draw: neither a loss nor a gradient norm was read.")
@@ -191,8 +98,8 @@ def _run(place: _Place, analysis: Analysis, parts: list[Panel], sentence: list[s
         remarks = _remarks(panel)
         after = 0.1 * len(panel.title) + 0.12
         room = int((width - after) / (_EM * 9 / 72) - len(remarks))
-        place.text(left + after, top - 0.12, visible(panel.series.key, max(room - 4, 8)), color=_QUIET)
-        place.text(left + width, top - 0.12, remarks, color=_QUIET, ha="right")
+        place.text(left + after, top - 0.12, visible(panel.series.key, max(room - 4, 8)), color=QUIET)
+        place.text(left + width, top - 0.12, remarks, color=QUIET, ha="right")
         top += _LABELS if panel.marks else 0
         axes = place.axes(left, top, width, _PANEL)
         axes.set_xlim(-0.01 * span, 1.01 * span)
@@ -219,7 +126,7 @@ def _remarks(panel: Panel) -> str:
 
 
 def _draw(axes: Axes, panel: Panel, analysis: Analysis, first: int, width: float) -> None:
-    num_bins = int(width * _DPI)
+    num_bins = int(width * DPI)
     values, scale = panel.series.values, panel.scale
     x = since(panel.series.steps, first)
     for side in ("top", "right"):
@@ -228,23 +135,23 @@ def _draw(axes: Axes, panel: Panel, analysis: Analysis, first: int, width: float
     axes.set_ylim(low, high)
     axes.set_yticks(*value_ticks(scale, low, high) if np.isfinite(values).any() else ([], []))
     axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", color=_GRID, linewidth=0.7)
+    axes.grid(axis="y", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     if panel.baseline is not None:
         # Smooth, unlike what was logged: a point a column of pixels is enough.
         at = np.unique(np.searchsorted(x, np.linspace(x[0], x[-1], num_bins)))
         level, bound = scale.height(panel.baseline.level[at]), scale.height(panel.baseline.bound[at])
-        axes.fill_between(x[at], level, bound, color=_USUAL, alpha=0.1, linewidth=0)
-        axes.plot(x[at], level, color=_USUAL, linewidth=1.2, zorder=3)
+        axes.fill_between(x[at], level, bound, color=USUAL, alpha=0.1, linewidth=0)
+        axes.plot(x[at], level, color=USUAL, linewidth=1.2, zorder=3)
     px, py = line(x, values, num_bins)
     isolated = len(px) <= 60
-    axes.plot(px, scale.height(py), color=_SERIES, linewidth=0.8, marker="o" if isolated else "", markersize=3)
+    axes.plot(px, scale.height(py), color=SERIES, linewidth=0.8, marker="o" if isolated else "", markersize=3)
     _max_norm_line(axes, panel)
     _guides(axes, panel, analysis, first)
     _events(axes, panel, x, width)
     _edges(axes, panel, x, num_bins)
     if not np.isfinite(values).any():
-        axes.text(0.5, 0.5, "no finite value was logged", transform=axes.transAxes, ha="center", va="center", color=_QUIET)
+        axes.text(0.5, 0.5, "no finite value was logged", transform=axes.transAxes, ha="center", va="center", color=QUIET)
 
 
 def _limits(panel: Panel) -> tuple[float, float]:
@@ -269,8 +176,8 @@ def _max_norm_line(axes: Axes, panel: Panel) -> None:
     if panel.max_norm is None:
         return
     height = float(panel.scale.height(np.array([panel.max_norm]))[0])
-    axes.axhline(height, color=_TEXT, linewidth=1, linestyle=(0, (5, 3)))
-    label = f"max_norm {wording.number(panel.max_norm)}"
+    axes.axhline(height, color=TEXT, linewidth=1, linestyle=(0, (5, 3)))
+    label = f"max_norm {number(panel.max_norm, 4)}"
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0}
     axes.annotate(
         label,
@@ -297,14 +204,14 @@ def _events(axes: Axes, panel: Panel, x: Floats, width: float) -> None:
         pieces.append(np.stack(line(x[part], values[part], 400)))
         pieces.append(np.full((2, 1), np.nan))
         if mark.fatal:
-            axes.axvspan(x[mark.first], x[mark.last], color=_ALARM, alpha=0.07, linewidth=0)
+            axes.axvspan(x[mark.first], x[mark.last], color=ALARM, alpha=0.07, linewidth=0)
     px, py = np.concatenate(pieces, axis=1)
-    axes.plot(px, scale.height(py), color=_ALARM, linewidth=1.1)
+    axes.plot(px, scale.height(py), color=ALARM, linewidth=1.1)
     peaks = np.array([m.peak for m in panel.marks])
-    axes.plot(x[peaks], scale.height(values[peaks]), "o", color=_ALARM, markersize=3.5, markeredgewidth=0)
+    axes.plot(x[peaks], scale.height(values[peaks]), "o", color=ALARM, markersize=3.5, markeredgewidth=0)
     above = axes.get_xaxis_transform()
     at = x[[m.at for m in panel.marks]]
-    axes.plot(at, np.full(len(at), 1.035), "v", color=_ALARM, markersize=6, markeredgewidth=0, transform=above, clip_on=False)
+    axes.plot(at, np.full(len(at), 1.035), "v", color=ALARM, markersize=6, markeredgewidth=0, transform=above, clip_on=False)
     low, high = axes.get_xlim()
     taken: list[tuple[float, float]] = []
     for mark in sorted(panel.marks, key=lambda m: -m.size):
@@ -316,7 +223,7 @@ def _events(axes: Axes, panel: Panel, x: Floats, width: float) -> None:
             continue
         taken.append((start, end))
         side = "left" if rightwards else "right"
-        axes.text(place, 1.095, mark.label, transform=axes.transAxes, fontsize=_LABEL_SIZE, color=_ALARM_TEXT, ha=side)
+        axes.text(place, 1.095, mark.label, transform=axes.transAxes, fontsize=_LABEL_SIZE, color=ALARM_TEXT, ha=side)
 
 
 def _guides(axes: Axes, panel: Panel, analysis: Analysis, first: int) -> None:
@@ -325,12 +232,12 @@ def _guides(axes: Axes, panel: Panel, analysis: Analysis, first: int) -> None:
         return
     x = since(panel.series.steps, first)
     for mark in panel.marks:
-        axes.axvline(x[mark.at], color=_ALARM, linewidth=0.7, alpha=0.35)
+        axes.axvline(x[mark.at], color=ALARM, linewidth=0.7, alpha=0.35)
     run, found = analysis.run, analysis.detection
     if panel.series is run.loss and run.grad_norm is not None:
         led = [found.explosions[s.led_by].peak for s in found.spikes if s.led_by is not None]
         for at in since(run.grad_norm.steps[led], first):
-            axes.axvline(at, color=_ALARM, linewidth=0.7, alpha=0.6, linestyle=(0, (2, 2)))
+            axes.axvline(at, color=ALARM, linewidth=0.7, alpha=0.6, linestyle=(0, (2, 2)))
 
 
 def _edges(axes: Axes, panel: Panel, x: Floats, num_bins: int) -> None:
@@ -342,24 +249,24 @@ def _edges(axes: Axes, panel: Panel, x: Floats, num_bins: int) -> None:
         # One marker a column of five pixels is enough.
         columns = np.unique(np.floor((x[where] - low) / (high - low) * num_bins / 5))
         places = (columns + 0.5) * 5 / num_bins * (high - low) + low
-        axes.plot(places, np.full(len(places), height), "x", color=_TEXT, markersize=5, markeredgewidth=1.1, transform=along)
+        axes.plot(places, np.full(len(places), height), "x", color=TEXT, markersize=5, markeredgewidth=1.1, transform=along)
 
 
-def _legend(place: _Place, drawn: list[Panel], footer: str) -> None:
+def _legend(place: Place, drawn: list[Panel], footer: str) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Any] = [Line2D([], [], color=_SERIES, linewidth=1.2, label="logged")]
+    handles: list[Any] = [Line2D([], [], color=SERIES, linewidth=1.2, label="logged")]
     if any(p.baseline is not None and np.isfinite(p.baseline.level).any() for p in drawn):
-        handles.append(Line2D([], [], color=_USUAL, linewidth=1.2, label="usual level"))
-        handles.append(Patch(facecolor=_USUAL, alpha=0.15, label="up to the alarm bound"))
+        handles.append(Line2D([], [], color=USUAL, linewidth=1.2, label="usual level"))
+        handles.append(Patch(facecolor=USUAL, alpha=0.15, label="up to the alarm bound"))
     if any(p.marks for p in drawn):
-        handles.append(Line2D([], [], color=_ALARM, marker="v", markersize=6, linewidth=1.2, label="exploding step, spike"))
+        handles.append(Line2D([], [], color=ALARM, marker="v", markersize=6, linewidth=1.2, label="exploding step, spike"))
     if any(not np.isfinite(p.series.values).all() for p in drawn):
-        handles.append(Line2D([], [], color=_TEXT, marker="x", markersize=5, linewidth=0, label="not a finite number"))
+        handles.append(Line2D([], [], color=TEXT, marker="x", markersize=5, linewidth=0, label="not a finite number"))
     if drawn:
         corner = (1 - _RIGHT / place.width, 0.04 / place.height)
         place.figure.legend(
-            handles=handles, loc="lower right", bbox_to_anchor=corner, ncols=len(handles), frameon=False, fontsize=8.5, labelcolor=_QUIET
+            handles=handles, loc="lower right", bbox_to_anchor=corner, ncols=len(handles), frameon=False, fontsize=8.5, labelcolor=QUIET
         )
-    place.text(_LEFT, place.height - 0.14, footer, color=_QUIET)
+    place.text(_LEFT, place.height - 0.14, footer, color=QUIET)

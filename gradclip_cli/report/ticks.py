@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from gradclip_cli.report import wording
 from gradclip_cli.report.panel import Scale
+from gradclip_cli.wording import number
 
 Ticks = tuple[list[float], list[str]]
 """Places and labels."""
@@ -33,12 +33,12 @@ def _round_ticks(low: float, high: float, most: int) -> Ticks:
     rough = high / most - low / most
     power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 0.0
     if not power:
-        return [low], [wording.number(low)]
+        return [low], [number(low, 4)]
     factor = next(f for f in (1, 2, 2.5, 5, 10) if f * power >= 0.999 * rough)
     step = factor * power
     ticks = [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
     if not 1e-4 <= max(map(abs, ticks), default=0.0) < 1e7:
-        return ticks, [wording.number(t, 3) for t in ticks]
+        return ticks, [number(t) for t in ticks]
     decimals = max(0, -math.floor(math.log10(step) + 1e-9) + (factor == 2.5))
     return ticks, [f"{t:,.{decimals}f}" for t in ticks]
 
@@ -65,7 +65,7 @@ def _asinh_ticks(scale: Scale, low: float, high: float) -> Ticks:
 
 def _power(value: float) -> str:
     if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return wording.number(value)
+        return number(value, 4)
     digit, _, exponent = f"{value:.0e}".partition("e")
     return f"{digit}e{int(exponent)}"
 

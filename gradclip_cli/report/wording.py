@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -27,7 +27,9 @@ from gradclip_cli.model import (
     Skipped,
     Steps,
     Verdict,
+    WhatIf,
 )
+from gradclip_cli.wording import count, number, span, times
 
 _STAGE = {
     NormStage.PRE_CLIP: "before clipping",
@@ -62,34 +64,11 @@ class Fact:
     detail: str
 
 
-def number(value: float, digits: int = 4) -> str:
-    """So many significant digits; whole numbers in full with thousands separators."""
-    value = float(value)
-    if not math.isfinite(value):
-        return str(value)
-    if value == int(value) and abs(value) < 1e9:
-        return f"{int(value):,}"
-    if 1e-4 <= abs(value) < 1e6:
-        return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
-    mantissa, _, exponent = f"{value:.2e}".partition("e")
-    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-
-
-def count(n: int, noun: str) -> str:
-    """The number with its noun, which takes an s in the plural."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
-
-
-def times(ratio: float) -> str:
-    """A ratio as people say it: 57×."""
-    return f"{number(round(ratio) if 10 <= ratio < 1e6 else ratio)}×"
-
-
 def step_range(first: int | None, last: int | None) -> str:
     """Inclusive, "" where there is none."""
     if first is None:
         return "" if last is None else f"{last:,}"
-    return f"{first:,}" if last is None or last == first else f"{first:,}–{last:,}"
+    return span(first, last)
 
 
 def where(finding: Finding) -> str:
@@ -207,7 +186,16 @@ def skipped(rules: Sequence[Skipped]) -> list[tuple[str, str]]:
     by_reason: dict[str, list[str]] = {}
     for s in rules:
         by_reason.setdefault(s.reason, []).append(s.rule)
-    return [(", ".join(ids), reason) for reason, ids in by_reason.items()]
+    return [(", ".join(_id_ranges(ids)), reason) for reason, ids in by_reason.items()]
+
+
+def _id_ranges(ids: Sequence[str]) -> list[str]:
+    """Three or more rules with consecutive numbers become one range: GC401–GC419."""
+    out: list[str] = []
+    for _, group in groupby(enumerate(ids), key=lambda item: int(item[1].removeprefix("GC")) - item[0]):
+        of_range = [rule for _, rule in group]
+        out += of_range if len(of_range) < 3 else [f"{of_range[0]}–{of_range[-1]}"]
+    return out
 
 
 def next_commands(analysis: Analysis) -> list[tuple[str, str]]:
@@ -220,6 +208,18 @@ def next_commands(analysis: Analysis) -> list[tuple[str, str]]:
     if source.isprintable() and len(source) <= _LONGEST_SOURCE and "#" not in source and analysis.run.series:
         commands.append((f"gradclip analyze {shlex.quote(source)} --plot run.png", "the large picture"))
     return commands
+
+
+def what_if(analysis: Analysis, finding: Finding) -> str:
+    """What another threshold would have done to the steps of a finding, "" where nobody asked or nothing can be said."""
+    if analysis.what_if is None or finding.what_if is None:
+        return ""
+    return f"at max_norm {number(analysis.what_if.max_norm, 4)}: {finding.what_if.message}"
+
+
+def what_if_summary(asked: WhatIf) -> tuple[str, str]:
+    """A title and two sentences on the whole run."""
+    return f"Clipping at {number(asked.max_norm, 4)} instead", f"{_sentence(asked.summary)} {_sentence(asked.limit)}"
 
 
 def tally(findings: Sequence[Finding]) -> str:
@@ -245,7 +245,7 @@ def _describe(run: Run, series: Series) -> str:
             parts.append(f"median {number(2 * np.median(finite / 2), 3)}")
         parts.append(_STAGE[run.norm_stage] + (f" ({run.stage_reason})" if run.stage_reason else ""))
         if run.max_norm is not None:
-            parts.append(f"max_norm {number(run.max_norm)}")
+            parts.append(f"max_norm {number(run.max_norm, 4)}")
     if series.sampling is Sampling.WINDOW_MEAN:
         parts.append("each a mean over the steps since the one before")
     return ", ".join(filter(None, parts))

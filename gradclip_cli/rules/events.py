@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradclip_cli.model import LOSS_SCALE, TENSOR_PREFIX, Detection, Hit, Lead, Run, Series, Severity, Spike
+from gradclip_cli.rules.batch import batch_of
 from gradclip_cli.rules.wording import Unjudged, number, place, times, unit
 
 # Non-finite stretches are reported one by one up to this many; beyond, as one finding with the count.
@@ -30,8 +31,9 @@ def exploding_step(run: Run, found: Detection) -> list[Hit]:
     history, but a leap within them that comes back within 64 rows counts. Severity is error when a loss
     spike followed.
 
-    What to do: Look at the batch of the first exploding step (data, length, labels). If clipping is on and the
-    loss spiked all the same, check that it acts, and lower max_norm towards the usual norm.
+    What to do: Look at the batch of the first exploding step (data, length, labels); of a run that gradclip
+    recorded, what stood out in it is told. If clipping is on and the loss spiked all the same, check that
+    it acts, and lower max_norm towards the usual norm.
 
     When it is wrong: A change of the loss (a new term, another weighting) or of the data mixture that lifts
     every later norm is a change of level, reported once at most. Norms logged after clipping never
@@ -45,12 +47,13 @@ def exploding_step(run: Run, found: Detection) -> list[Hit]:
         first, last, peak = (int(norm.steps[k]) for k in (e.first, e.last, e.peak))
         value = float(norm.values[e.peak])
         where = f" (peak at {place(run, peak)})" if e.first != e.last else ""
+        said, measured = batch_of(run, peak)
         hits.append(
             Hit(
-                f"the gradient norm reached {number(value)}, {times(e.ratio)} the usual {number(e.level)}{where}",
+                f"the gradient norm reached {number(value)}, {times(e.ratio)} the usual {number(e.level)}{where}{said}",
                 first,
                 last,
-                {"norm": value, "usual_norm": e.level, "ratio": e.ratio, "num_points": e.last - e.first + 1},
+                {"norm": value, "usual_norm": e.level, "ratio": e.ratio, "num_points": e.last - e.first + 1} | measured,
                 severity=Severity.ERROR if i in led else None,
             )
         )
@@ -111,12 +114,15 @@ def diverged(run: Run, found: Detection) -> list[Hit]:
 
     How it decides: Found as a loss spike (GC102) is, without recovery in the rows after it (30, in short logs
     a fifth of them, at least 12), or standing 10 times above everything seen before when the log ends; or
-    a leap within the first 8 rows that stays at least three times as high; or a slow rise: the last block
+    a leap within the first 8 rows that stays at least three times as high; or a run that never learned: the
+    loss leaves its start upwards within 100 rows (or a fifth of the log), is never again below 1.5 times it
+    and ends at twice or more; or a slow rise: the last block
     medians lie 50 % above the best one and 30 % of the progress made until then is lost, or the loss only
     rises from its first rows, to at least twice its first level. It is an error, and the run counts as
     diverged, when the loss ends at least 10 % above what was expected, or 60 % of the progress is lost, or
-    the loss ends non-finite; else a warning. Growth from the start is a warning unless it gathers pace (5
-    times in all, 2.5 in the second half), ends 10,000 times its level above it, or an explosion led it.
+    the loss ends non-finite; else a warning. A run that never learned is a warning unless it ends at 5 times
+    its start or had been 1.5 times as high as it ends. Growth from the start is a warning unless it gathers
+    pace (5 times in all, 2.5 in the second half), ends 10,000 times its level above it, or an explosion led it.
     A loss that falls within one row to exactly 0 and stays there, or from above 0 to below it by more than
     its whole range, is a warning too: no learning does that.
 
@@ -354,7 +360,8 @@ def vanishing_norm(run: Run, found: Detection) -> list[Hit]:
     if np.count_nonzero(finite) < _VANISHED_POINTS:
         raise Unjudged(f"only {int(finite.sum())} finite gradient norms; it takes {_VANISHED_POINTS}")
     positive = norm.values[finite & (norm.values > 0)]
-    bound = max(_VANISHED, _VANISHED_FRACTION * float(np.median(positive))) if len(positive) else _VANISHED
+    # Halved: the sum of two float64 may not be one.
+    bound = max(_VANISHED, _VANISHED_FRACTION * 2 * float(np.median(positive / 2))) if len(positive) else _VANISHED
     small = finite & (np.abs(norm.values) <= bound)
     edges = np.flatnonzero(np.diff(np.concatenate([[0], small.view(np.int8), [0]]))).reshape(-1, 2)
     hits = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gradclip_cli.model import GRAD_NORM, LOSS, Detection, Hit, Run, Severity
 from gradclip_cli.rules import events, evidence, threshold
+from gradclip_cli.rules.loop import bound, coverage, order
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +58,23 @@ RULES: tuple[Rule, ...] = (
     Rule("GC305", "no-grad-norm", _I, (), evidence.no_grad_norm),
     Rule("GC306", "short-run", _W, (), evidence.short_run),
     Rule("GC307", "damaged-file", _W, (), evidence.damaged_file),
+    Rule("GC401", "clip-before-unscale", _E, (), order.clip_before_unscale),
+    Rule("GC402", "clip-after-step", _E, (), order.clip_after_step),
+    Rule("GC403", "clip-before-backward", _E, (), order.clip_before_backward),
+    Rule("GC404", "clip-per-microbatch", _E, (), order.clip_per_microbatch),
+    Rule("GC405", "grads-changed-after-clip", _E, (), order.grads_changed_after_clip),
+    Rule("GC406", "partial-params", _E, (), coverage.partial_params),
+    Rule("GC407", "empty-clip-list", _E, (), coverage.empty_clip_list),
+    Rule("GC408", "norm-not-applied", _E, (), coverage.norm_not_applied),
+    Rule("GC409", "separate-norms", _E, (), coverage.separate_norms),
+    Rule("GC410", "no-clipping", _E, (), bound.no_clipping),
+    Rule("GC411", "ranks-disagree", _E, (), coverage.ranks_disagree),
+    Rule("GC412", "duplicate-params", _E, (), coverage.duplicate_params),
+    Rule("GC413", "nonfinite-norm-used", _E, (), bound.nonfinite_norm_used),
+    Rule("GC414", "max-norm-invalid", _E, (), bound.max_norm_invalid),
+    Rule("GC415", "value-clip", _E, (), bound.value_clip),
+    Rule("GC416", "double-clip", _W, (), bound.double_clip),
+    Rule("GC417", "zero-grad-before-step", _E, (), order.zero_grad_before_step),
+    Rule("GC418", "closure-recomputes-grads", _E, (), order.closure_recomputes_grads),
+    Rule("GC419", "double-unscale", _E, (), order.double_unscale),
 )

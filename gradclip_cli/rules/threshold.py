@@ -33,7 +33,7 @@ def always_clipping(run: Run, found: Detection) -> list[Hit]:
     clipped = float(np.mean(norms > bound * (1 - 1e-3) if run.norm_stage is NormStage.POST_CLIP else norms > bound))
     if clipped < _ALWAYS_FRACTION:
         return []
-    median = float(np.median(norms))
+    median = 2 * float(np.median(norms / 2))  # the sum of two float64 may not be one
     text = f"{clipped:.0%} of the steps are clipped: max_norm is {number(bound)}"
     if run.norm_stage is not NormStage.POST_CLIP:
         text += f", the median norm {number(median)} ({times(median / bound)})"

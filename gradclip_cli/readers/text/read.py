@@ -24,6 +24,7 @@ from gradclip_cli.readers.text.stepping import Stepping
 from gradclip_cli.readers.text.tables import name_rows
 from gradclip_cli.readers.text.tokens import Tokens
 from gradclip_cli.readers.unread import without_zeroed
+from gradclip_cli.wording import count
 
 # The clipping bound as the arguments are printed before a run: `clip_grad ....... 1.0`, `'max_grad_norm': 1.0`, `gradient_clipping=1.0`.
 _BOUND = re.compile(
@@ -100,12 +101,13 @@ def read(source: Source, wanted: Wanted) -> Log:
     _drop_unreported(columns, records.notes)
     if not overflows and not any(_is_worth_naming(k, wanted) for k in columns):
         seen = unread.numeric_keys(text)
+        passed = f" ({_passed_over(lines.num_too_long)})" if lines.num_too_long else ""
         raise GradclipError(
-            f"{source.path}: no series in this text; expected lines with a loss or a gradient norm that repeat, "
+            f"{source.path}: no series in this text{passed}; expected lines with a loss or a gradient norm that repeat, "
             "such as `step 10 | loss: 2.3 | grad norm: 0.5`",
-            hint=(f"numbers stand behind {seen}; name the one that is the loss with --loss; " if seen else "")
-            + "looked for key: value, key=value and the console logs of "
-            + ", ".join(f.name for f in FORMATS),
+            hint=f"numbers stand behind {seen}; name the one that is the loss with --loss"
+            if seen
+            else "is this the log of a training run?",
         )
     for asked in (wanted.loss, wanted.grad_norm):
         if asked is not None and asked not in columns and not names.nearest(asked, columns):
@@ -113,7 +115,7 @@ def read(source: Source, wanted: Wanted) -> Log:
                 f"{source.path}: no key {asked!r} in this log", hint=f"numbers stand behind {unread.numeric_keys(text) or 'no key'}"
             )
     if lines.num_too_long:
-        records.notes.append(f"{lines.num_too_long} lines of more than {MAX_LINE >> 10} KiB were passed over")
+        records.notes.append(_passed_over(lines.num_too_long))
     return Log(
         format.name,
         columns,
@@ -128,6 +130,10 @@ def read(source: Source, wanted: Wanted) -> Log:
         damage=(*zeroed, *console.damage, *damage),
         notes=(*format.notes, *records.notes),
     )
+
+
+def _passed_over(num_lines: int) -> str:
+    return f"{count(num_lines, 'line')} of more than {MAX_LINE >> 10} KiB {'was' if num_lines == 1 else 'were'} passed over"
 
 
 def _is_worth_naming(key: str, wanted: Wanted) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import Counter
 
 import numpy as np
@@ -14,6 +13,7 @@ from gradclip_cli.readers import names
 from gradclip_cli.readers.text.fields import LABEL, RANK, Field, Layout
 from gradclip_cli.readers.text.format import TEXT, Format
 from gradclip_cli.readers.text.layouts import Lines, Positions, values_at
+from gradclip_cli.readers.text.ranks import far_above, nearest
 
 Mask = npt.NDArray[np.bool_]
 
@@ -220,52 +220,56 @@ class Records:
         for i in np.unique(self.layout[marked]).tolist():
             shapes.setdefault(self.layouts[i].shape, []).append(i)
         lost = np.zeros(len(self), bool)
-        num_taken = 0
+        num_nonfinite = num_far = 0
         for members in shapes.values():
             own = marked & np.isin(self.layout, members)
             others = own & (ranks != ranks[np.argmax(own)])
-            num_taken += self._take_nonfinite(np.flatnonzero(others), np.flatnonzero(own & ~others))
+            taken = self._take_worse(others, own & ~others, ranks)
+            num_nonfinite += taken[0]
+            num_far += taken[1]
             lost |= others
         if lost.any():
-            first = f"{ranks[np.argmax(marked)]:.0f}"
-            but = f", but for {num_taken} values of another that are not finite" if num_taken else ""
+            but = ", but for " if num_nonfinite or num_far else ""
+            but += f"{num_nonfinite} values of another that are not finite" if num_nonfinite else ""
+            but += " and " if num_nonfinite and num_far else ""
+            but += f"{num_far} values of another that are far above them" if num_far else ""
             self.notes.append(
-                f"several processes wrote to this log; of lines that more than one printed, those of the first ({first}) were kept{but}"
+                f"several processes wrote to this log; of lines that more than one printed, those of the first "
+                f"({ranks[np.argmax(marked)]:.0f}) were kept{but}"
             )
             self.alive &= ~lost
 
-    def _take_nonfinite(self, others: Positions, kept: Positions) -> int:
-        """Put the losses and norms of other ranks that are not finite in the lines of the first rank; how many.
+    def _take_worse(self, others: Mask, kept: Mask, ranks: Values) -> tuple[int, int]:
+        """Put losses and norms of other ranks that are not finite, or far above, in the lines of the first rank.
 
-        They go to the nearest of its lines of the same step, or of all where none has it.
+        They go to the nearest of its lines of the same step, or of all where none has it. Of several the worst is taken.
+
+        Returns:
+            How many lines got a value that is not finite, and how many one that is.
         """
         layouts = [self.layouts[i] for i in np.unique(self.layout[kept]).tolist()]
         keys = {k for layout in layouts for k in layout.fields if names.rank(LOSS, k) is not None or names.rank(GRAD_NORM, k) is not None}
         step = self.dense(next((layout.step for layout in layouts), None))
-        lines_of: dict[float, list[int]] = {}
-        all_kept = kept.tolist()
-        num_taken = 0
+        num_nonfinite = num_far = 0
         for key in sorted(keys):
             at, values, rounded = self.values(key)
-            bad = np.flatnonzero(~np.isfinite(values) & np.isin(at, others))
-            if not len(bad):
+            mine, theirs = np.flatnonzero(kept[at]), np.flatnonzero(others[at])
+            if not len(mine) or not len(theirs):
                 continue
-            if not lines_of:
-                for i in all_kept:
-                    lines_of.setdefault(step[i], []).append(i)
+            into = mine[nearest(at[theirs], at[mine], step)]
+            bad = ~np.isfinite(values[theirs])
+            worse = (bad | far_above(values[theirs], values[into], ranks[at[theirs]])) & np.isfinite(values[into])
+            # Of values assigned to one place the last stays.
+            order = np.flatnonzero(worse)
+            height = np.where(bad, np.inf, values[theirs])[order]
+            order = order[np.lexsort([height, np.isnan(values[theirs[order]])])]
             values = values.copy()
-            # Where one rank has a nan and another an inf, the nan is taken.
-            for j in bad[np.argsort(~np.isnan(values[bad]), kind="stable")].tolist():
-                line = int(at[j])
-                of_step = lines_of.get(step[line], all_kept)
-                after = bisect_left(of_step, line)
-                nearest = min((abs(i - line), i) for i in of_step[max(after - 1, 0) : after + 1])[1]
-                into = int(np.searchsorted(at, nearest))
-                if into < len(at) and at[into] == nearest and np.isfinite(values[into]):
-                    num_taken += 1
-                    values[into] = values[j]
+            values[into[order]] = values[theirs[order]]
+            taken = values[np.unique(into[order])]
+            num_far += int(np.isfinite(taken).sum())
+            num_nonfinite += int((~np.isfinite(taken)).sum())
             self._read[key] = at, values, rounded
-        return num_taken
+        return num_nonfinite, num_far
 
     def strike_cut_number(self) -> None:
         """Take the last number of a text that ends within a training line, unless it is printed like the ones before it."""

@@ -69,15 +69,20 @@ _NEW_SCALE = pattern(r"(?i)(?:reducing(?: loss scale)? to|setting loss scale to)
 _OVERFLOW_RANK = pattern(r"(?i)\brank\s++(\d++)")
 
 _NAN = r"(?:nan|inf|infinite|infinity|non-?finite|not finite)"
+_HAPPENED = r"(?:detected|encountered|found|got|getting|hit|observed|occurred|obtained|produced|received|reported|returned|saw|seen)"
+# `loss is nan`; `NaN loss detected`, `WARNING: NaN loss, stopping`, but no other name that begins so (`NaN loss steps`, `nan loss guard`).
 _SAYS_NAN = pattern(
     rf"(?i)\bloss(?:es)? (?:(?:is|was|went|goes|turned|became|becomes|has become) (?:now |to )?{_NAN}\b|(?:has |have )?diverged\b)"
-    rf"|\b{_NAN}(?: or {_NAN})? (?:train(?:ing)? )?loss\b|\bnan or inf found\b"
+    rf"|(?:^|[:\]>|!\-]|\b(?:{_HAPPENED}|due to|because of)(?: an?)?)\s*+{_NAN}(?: or {_NAN})? (?:train(?:ing)? )?loss"
+    rf"(?=\s*+(?:$|[!.,;(]|(?:at|on|in|for|from|after|was|were|has|have|{_HAPPENED})\b))"
+    rf"|\b{_NAN}(?: or {_NAN})? (?:train(?:ing)? )?loss {_HAPPENED}\b|\bnan or inf found\b"
     r"|\b(?:Runtime|FloatingPoint|Assertion)Error\b.{0,400}?(?<![\w\-=])nan(?![\w\-]|\s*+[:=])"
 )
-# What is said of settings, in code and where nothing happened: `--stop-on-nan`, `loss is nan: False`, `NaN loss: 0`, `if the loss is nan`.
+# What is said of settings, in code and where nothing happened: `--stop-on-nan`, `loss is nan: False`, `NaN loss: 0`,
+# `if the loss is nan`, `steps whose loss is nan are skipped`.
 _ONLY_SPEAKS = pattern(
     r"(?i)--\w|\b(?:if|when|whenever|unless|until|no|never|without|check|checks|checking|number of)\b"
-    r"|\b(?:in case|should|may|could|raise|print|assert)\b"
+    r"|\b(?:in case|should|may|could|raise|print|assert)\b|\b(?:where|whose|which|before)\b[^.,;:!]{0,60}?\bloss\b"
     r"|[:=]\s*+(?:false|no|none|off|0)\b"
 )
 # `loss: diverged!!`, but not `loss: [0.1`, `loss: tensor(` or `loss: 3`.

@@ -6,12 +6,13 @@ XOR of its single bytes, each padded with zeros to its place, so
 
     crc(message) = XOR over all places i of table[d_i][message[i]],  d_i = number of bytes behind place i,
 
-where `table[d][b]` is the register after byte b and d zero bytes: 256 numbers for each distance. Two things follow.
+where `table[d][b]` is the register after byte b and d zero bytes: 256 numbers for each distance. Three things follow.
 
 1. Many records of equal length that agree in most places (the header, the tag, the high bytes of the clock): the
    sum over those places is the same for all and computed once; only the places that differ are looked up, each
-   for all records in one numpy call. Nothing is sampled or combined across records: every record gets its own CRC.
-2. Zeros in front of a message change nothing while the register is zero. So records of any lengths can be cut
+   for all records in one numpy call.
+2. The sum of many records of equal length has the sum of their CRCs: `weighing` tells by that whether all are right.
+3. Zeros in front of a message change nothing while the register is zero. So records of any lengths can be cut
    into pieces of one width from their ends, the first piece padded in front, and the registers of the pieces be
    added up after each was moved over the zero bytes that stand for the pieces behind it.
 
@@ -56,20 +57,20 @@ def _move(crcs: Crcs, operator: Crcs) -> Crcs:
 
 
 @lru_cache(maxsize=1)
-def _table() -> Crcs:
-    """`table[d][b]`, shape (MAX_WIDTH, 256)."""
-    table = np.empty((MAX_WIDTH, 256), np.uint32)
-    table[0] = np.arange(256)
+def table() -> Crcs:
+    """`table[d][b]`, the register after byte b and d zero bytes; shape (MAX_WIDTH, 256)."""
+    after = np.empty((MAX_WIDTH, 256), np.uint32)
+    after[0] = np.arange(256)
     for _ in range(8):
-        table[0] = np.where(table[0] & 1, (table[0] >> 1) ^ _POLYNOMIAL, table[0] >> 1)
+        after[0] = np.where(after[0] & 1, (after[0] >> 1) ^ _POLYNOMIAL, after[0] >> 1)
     for d in range(1, 4):
-        table[d] = table[0, table[d - 1] & 0xFF] ^ (table[d - 1] >> 8)
+        after[d] = after[0, after[d - 1] & 0xFF] ^ (after[d - 1] >> 8)
     d = 4
     while d < MAX_WIDTH:
         # A register is like four bytes of message, the first of which has d - 1 bytes behind it in d zero bytes.
-        table[d : 2 * d] = _move(table[:d], table[d - 4 : d][::-1])
+        after[d : 2 * d] = _move(after[:d], after[d - 4 : d][::-1])
         d *= 2
-    return table
+    return after
 
 
 def unmasked(stored: Crcs) -> Crcs:
@@ -88,8 +89,11 @@ def masked(crcs: Crcs) -> Crcs:
 
 def of_lengths(lengths: npt.NDArray[np.integer]) -> Crcs:
     """The masked CRC-32C of record lengths, as a record header stores it behind the length (uint64, little endian)."""
-    rows = lengths.astype("<u8").view(np.uint8).reshape(-1, 8)
-    return masked(of_rows(Words(rows), np.ones(8, np.uint8))) if len(rows) else np.empty(0, np.uint32)
+    if not len(lengths):
+        return np.empty(0, np.uint32)
+    numbers = lengths.astype("<u8")
+    varying = np.bitwise_or.reduce(numbers, keepdims=True) ^ np.bitwise_and.reduce(numbers, keepdims=True)
+    return masked(of_rows(Words(numbers.view(np.uint8).reshape(-1, 8)), varying.view(np.uint8)))
 
 
 def of_rows(words: Words, varying: Bytes) -> Crcs:
@@ -100,17 +104,21 @@ def of_rows(words: Words, varying: Bytes) -> Crcs:
         varying: uint8, shape (width,): non-zero at least for every column whose bytes are not all equal.
     """
     n, width = words.rows.shape
-    table = _table()[:width][::-1]
-    common, columns = np.flatnonzero(varying == 0), np.flatnonzero(varying)
-    # What all rows have in common, with the starting value as the complement of the first four bytes.
-    start = np.bitwise_xor.reduce(table[common, words.rows[0, common]]) ^ np.bitwise_xor.reduce(table[:4, 0xFF]) ^ _ALL_ONES
-    crcs = np.full(n, start, np.uint32)
+    crcs = np.full(n, of_common(words.rows[0], varying), np.uint32)
     index, found = np.empty(n, np.intp), np.empty(n, np.uint32)
-    for column in columns.tolist():
+    for column in np.flatnonzero(varying).tolist():
         index[:] = words.column(column)
         # No index is out of bounds; "wrap" spares the check, and with it a copy.
-        crcs ^= table[column].take(index, out=found, mode="wrap")
+        crcs ^= table()[width - 1 - column].take(index, out=found, mode="wrap")
     return crcs
+
+
+def of_common(row: Bytes, varying: Bytes) -> np.uint32:
+    """The CRC-32C of a row whose varying columns, as `of_rows` has them, are zero."""
+    common = np.flatnonzero(varying == 0)
+    # The starting value is the complement of the first four bytes.
+    start = np.bitwise_xor.reduce(table()[len(row) - 4 : len(row), 0xFF]) ^ _ALL_ONES
+    return np.bitwise_xor.reduce(table()[len(row) - 1 - common, row[common]]) ^ start  # type: ignore[no-any-return]
 
 
 def of_spans(data: Bytes, starts: Places, lengths: Places) -> Crcs:
@@ -151,16 +159,15 @@ def _of_pieces(data: Bytes, starts: Places, begin: Places, lengths: Places) -> C
     head = np.where(place < 0, 0, rows[heads])
     head ^= np.where((place >= 0) & (place < np.minimum(lengths[heads, None], 4)), 0xFF, 0).astype(np.uint8)
     rows[heads] = head
-    table = _table()
     registers = np.zeros(len(rows), np.uint32)
     for column in range(_PIECE):
-        registers ^= table[_PIECE - 1 - column].take(rows[:, column])
+        registers ^= table()[_PIECE - 1 - column].take(rows[:, column])
     return registers
 
 
 def _move_over_pieces(registers: Crcs, behind: Places) -> None:
     """Move each register over the zeros that stand for the pieces behind it, in place: square and multiply."""
-    operator = _table()[_PIECE - 4 : _PIECE][::-1]
+    operator = table()[_PIECE - 4 : _PIECE][::-1]
     for bit in range(int(behind.max()).bit_length()):
         moving = np.flatnonzero(behind >> bit & 1)
         registers[moving] = _move(registers[moving], operator)

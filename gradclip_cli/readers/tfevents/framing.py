@@ -26,12 +26,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gradclip_cli.readers.tfevents import crc32c
+from gradclip_cli.readers.tfevents.words import FOOTER, HEADER
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 
-HEADER = 12
-FOOTER = 4
 _HEADER = struct.Struct("<QI")
 
 # The walk looks for a rhythm after so many records; looking in vain so often hands over to the lanes.
@@ -107,12 +106,13 @@ def varying_bits(rows: Bytes) -> Bytes:
     """The bits in each column of a contiguous matrix, shape (n, width), n >= 1, that are not the same in all rows."""
     n, width = rows.shape
     # Folded in strips that stay in the cache; whole strips are one long vector for numpy.
-    strip = max(_STRIP_BYTES // width, 1)
-    either, both = rows[:strip].copy(), rows[:strip].copy()
-    for first in range(strip, n, strip):
-        part = rows[first : first + strip]
-        either[: len(part)] |= part
-        both[: len(part)] &= part
+    strip = min(max(_STRIP_BYTES // width, 1), n)
+    whole = n - n % strip
+    strips = rows[:whole].reshape(-1, strip * width)
+    either = np.bitwise_or.reduce(strips, axis=0).reshape(strip, width)
+    both = np.bitwise_and.reduce(strips, axis=0).reshape(strip, width)
+    either[: n - whole] |= rows[whole:]
+    both[: n - whole] &= rows[whole:]
     while len(either) > 1:
         # The halves overlap by a row where the number is odd, which changes neither OR nor AND.
         half = (len(either) + 1) // 2
@@ -200,6 +200,8 @@ class Framing:
             return
         header, is_header = self._cycle_headers(sizes)
         fewest = k = min(_FIRST_CYCLES, (self._size - at) // period)
+        if self._record_size(at + (k - 1) * period) != sizes[0]:
+            return
         while k >= _MIN_CYCLES:
             rows = self._data[at : at + k * period].reshape(k, period)
             varying = varying_bits(rows)

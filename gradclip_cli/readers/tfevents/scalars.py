@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from gradclip_cli.readers.log import Column
-from gradclip_cli.readers.tfevents import crc32c
+from gradclip_cli.readers.tfevents import crc32c, weighing
 from gradclip_cli.readers.tfevents.event import Layout, Number, layout_of, plugin_of
-from gradclip_cli.readers.tfevents.framing import FOOTER, HEADER, Cycles, Records, varying_bits
-from gradclip_cli.readers.tfevents.words import Words
+from gradclip_cli.readers.tfevents.framing import Cycles, Records, varying_bits
+from gradclip_cli.readers.tfevents.words import FOOTER, HEADER, Words
 from gradclip_cli.readers.wire import WireError
 
 Bytes = npt.NDArray[np.uint8]
@@ -22,6 +22,8 @@ Values = npt.NDArray[np.float64]
 
 # Below this many records of one length numpy's cost per call outweighs the vectors.
 _MIN_ROWS = 8
+# So many records are cheaper added up than looked up.
+_MIN_WEIGHED = 256
 # Longer records are hardly ever of one length: graphs, images.
 _MAX_ROW_BYTES = (1 << 16) - 2
 _ROWS_BYTES = 1 << 22
@@ -85,12 +87,12 @@ class Scalars:
             self._add_records(block)
             return
         num_cycles, period = block.rows.shape
-        first = 0
-        for size in block.sizes:
-            part = slice(first, first + size)
+        firsts = [0, *accumulate(block.sizes)]
+        records = [Words.of_records(block.rows[:, first:stop]) for first, stop in pairwise(firsts)]
+        checked = _all_match(block.rows, block.varying, block.sizes, [crcs for _, crcs in records])
+        for (payloads, crcs), (first, stop) in zip(records, pairwise(firsts), strict=True):
             starts = range(block.start + first, block.start + num_cycles * period, period)
-            self._add_rows(block.rows[:, part], block.varying[part], starts)
-            first += size
+            self._add_rows(payloads, block.varying[first + HEADER : stop - FOOTER], starts, None if checked else crcs)
 
     def _add_records(self, records: Records) -> None:
         # A radix sort, as the key has 16 bits.
@@ -110,7 +112,10 @@ class Scalars:
             for part in np.array_split(group, -(-len(group) * size // _ROWS_BYTES)):
                 starts = records.starts[part]
                 rows = windows[starts].view(np.uint8).reshape(-1, size)
-                self._add_rows(rows, varying_bits(rows), starts)
+                varying = varying_bits(rows)
+                payloads, crcs = Words.of_records(rows)
+                checked = _all_match(rows, varying, (size,), [crcs])
+                self._add_rows(payloads, varying[HEADER:-FOOTER], starts, None if checked else crcs)
         if loose:
             group = np.concatenate(loose)
             self._add_loose(records.starts[group], records.sizes[group])
@@ -138,18 +143,18 @@ class Scalars:
         except WireError:
             return False
 
-    def _add_rows(self, rows: Bytes, varying: Bytes, starts: Places | range) -> None:
-        """Whole records of one length, a row each."""
-        payloads, varying = Words(rows[:, HEADER:-FOOTER]), varying[HEADER:-FOOTER]
-        if crc32c.MIN_WIDTH <= len(varying) <= crc32c.MAX_WIDTH:
-            crcs = crc32c.of_rows(payloads, varying)
-        else:
-            crcs = crc32c.of_spans(self._data, _places(starts) + HEADER, np.full(len(starts), len(varying)))
-        whole = crcs == crc32c.unmasked(rows[:, -FOOTER:].view("<u4")[:, 0])
-        if not whole.all():
-            starts = _places(starts)
-            self.broken += starts[~whole].tolist()
-            payloads, starts = Words(payloads.rows[whole]), starts[whole]
+    def _add_rows(self, payloads: Words, varying: Bytes, starts: Places | range, unchecked: crc32c.Crcs | None) -> None:
+        """Payloads of one length, a row each, and their masked CRCs where those are still to be checked."""
+        if unchecked is not None:
+            if crc32c.MIN_WIDTH <= len(varying) <= crc32c.MAX_WIDTH:
+                crcs = crc32c.of_rows(payloads, varying)
+            else:
+                crcs = crc32c.of_spans(self._data, _places(starts) + HEADER, np.full(len(starts), len(varying)))
+            whole = crcs == crc32c.unmasked(unchecked)
+            if not whole.all():
+                starts = _places(starts)
+                self.broken += starts[~whole].tolist()
+                payloads, starts = Words(payloads.rows[whole]), starts[whole]
         for _ in range(_MAX_LAYOUTS):
             if not len(starts):
                 return
@@ -200,6 +205,18 @@ class Scalars:
                 pieces.has_tensors |= scalar.is_tensor
                 if scalar.metadata[1] and (plugin := plugin_of(event[slice(*scalar.metadata)])):
                     self._plugins.setdefault(tag, plugin)
+
+
+def _all_match(rows: Bytes, varying: Bytes, sizes: tuple[int, ...], crcs: list[crc32c.Crcs]) -> bool:
+    """Whether all records in a contiguous matrix, one or more behind one another in each row, match their masked CRCs.
+
+    False also where checking them one by one is as good.
+    """
+    stops = accumulate(sizes)
+    spans = [(stop - size + HEADER, stop - FOOTER) for size, stop in zip(sizes, stops, strict=True)]
+    if len(rows) < _MIN_WEIGHED or not all(crc32c.MIN_WIDTH <= stop - start <= crc32c.MAX_WIDTH for start, stop in spans):
+        return False
+    return weighing.all_match(rows, varying, spans, crc32c.unmasked(np.stack(crcs, axis=1)))
 
 
 def _alike(payloads: Bytes, varying: Bytes, layout: Layout) -> Flags | None:

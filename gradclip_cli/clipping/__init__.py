@@ -1,0 +1,1 @@
+"""Gradients as they are stored, and what clipping does to them."""

@@ -1,0 +1,141 @@
+"""What the rules say of stored gradients. The ids, names and pages are those of `gradclip explain`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradclip_cli.clipping.sources import StoredStep
+from gradclip_cli.errors import GradclipError
+from gradclip_cli.model import Finding, NonfiniteTensor, NormStage, ReplayStep, Severity
+
+# As GC203 for logs: a clipped norm is max_norm * G / (G + 1e-6), from a norm that float32 held.
+_TOLERANCE = 1e-3
+# As GC109 for logs.
+_DOMINANT, _ALWAYS_DOMINANT = 0.5, 0.9
+_FEW_STEPS = 3
+_MOST_FINITE_HALF = 65504.0
+# A norm that float32 added up may be off by a fifth for a billion elements.
+_SAME_NORM = 0.75
+
+
+def judge(
+    steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type: float, failures: Sequence[GradclipError]
+) -> tuple[list[Finding], list[str]]:
+    """The findings, and what can be said of the claims of the files beside them."""
+    above, remarks = _claims(steps, stored, norm_type)
+    remarks += _parts(steps, stored, norm_type)
+    found = [*_nonfinite(steps), *above, *_overflowing(steps, stored), *_dominant(steps)]
+    found += [Finding("GC307", "damaged-file", Severity.WARNING, f.message, None, None, {}) for f in failures]
+    return found, remarks
+
+
+def _nonfinite(steps: Sequence[ReplayStep]) -> list[Finding]:
+    found = []
+    for step in steps:
+        if step.nonfinite:
+            first = step.nonfinite[0]
+            others = f", and {len(step.nonfinite) - 1:,} more tensors" if len(step.nonfinite) > 1 else ""
+            text = f"the norm is {step.total_norm}: {described(first)}{others}"
+            counts = {f"num_{k}": sum(getattr(t, f"num_{k}") for t in step.nonfinite) for k in ("nan", "inf", "neg_inf")}
+            evidence = {"num_tensors": len(step.nonfinite), **counts}
+            found.append(Finding("GC104", "nonfinite-norm", Severity.ERROR, text, step.step, step.step, evidence))
+        elif not math.isfinite(step.total_norm):
+            text = f"the norm is {step.total_norm}, with finite elements only: it is beyond float64"
+            found.append(Finding("GC104", "nonfinite-norm", Severity.ERROR, text, step.step, step.step, {}))
+    return found
+
+
+def described(tensor: NonfiniteTensor) -> str:
+    """ "l.0.weight holds 2 nan and 1 inf among 1,024 elements, the first at [0, 17]"."""
+    counts = [f"{n:,} {what}" for n, what in ((tensor.num_nan, "nan"), (tensor.num_inf, "inf"), (tensor.num_neg_inf, "-inf")) if n]
+    places = ", ".join(str(list(p)) for p in tensor.positions)
+    return f"{tensor.name} holds {' and '.join(counts)} among {tensor.numel:,} elements, the first at {places}"
+
+
+def _dominant(steps: Sequence[ReplayStep]) -> list[Finding]:
+    by_name: dict[str, list[tuple[int, float]]] = {}
+    judged = [s for s in steps if s.top_tensors and len(s.tensors) > 1]
+    for step in judged:
+        top = step.top_tensors[0]
+        if top.share > _DOMINANT:
+            by_name.setdefault(top.name, []).append((step.step, top.share))
+    found = []
+    for name, places in by_name.items():
+        shares = [share for _, share in places]
+        always = len(judged) >= _FEW_STEPS and len(places) == len(judged) and float(np.median(shares)) > _ALWAYS_DOMINANT
+        low, high = f"{min(shares):.0%}", f"{max(shares):.0%}"
+        often = f" at {len(places):,} of {len(judged):,} steps" if len(judged) > 1 else ""
+        text = f"{name} makes up {low if low == high else f'{low} to {high}'} of the squared norm{often}"
+        evidence = {"share_fraction": max(shares), "num_steps": len(places)}
+        severity = Severity.WARNING if always else Severity.INFO
+        found.append(Finding("GC109", "dominant-tensor", severity, text, places[0][0], places[-1][0], evidence))
+    return found
+
+
+def _claims(steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type: float) -> tuple[list[Finding], list[str]]:
+    """Whether gradients that are said to be clipped are within the bound."""
+    clipped = [(step, s.claims) for step, s in zip(steps, stored, strict=True) if s.claims.stage is NormStage.POST_CLIP]
+    if not clipped:
+        return [], []
+    checked = [(step, c.max_norm) for step, c in clipped if c.max_norm is not None and (c.norm_type or 2.0) == norm_type]
+    remarks = []
+    if len(checked) < len(clipped):
+        untold = any(c.max_norm is None for _, c in clipped)
+        why = "no max_norm is told" if untold else f"they were clipped by another norm than p = {norm_type:g}"
+        remarks.append(f"{len(clipped) - len(checked):,} steps are said to be clipped; whether they are was not checked: {why}")
+    over = [(s, m) for s, m in checked if s.total_norm > m * (1 + _TOLERANCE)]
+    at_bound = sum(abs(s.total_norm / m - 1) <= _TOLERANCE for s, m in checked)
+    if checked:
+        below = sum(s.total_norm < m * (1 - _TOLERANCE) for s, m in checked)
+        remarks.append(
+            f"of {len(checked):,} steps said to be clipped {at_bound:,} are at the bound, where clipping acted, {below:,} below it and "
+            f"{len(over):,} above it"
+        )
+    if not over:
+        return [], remarks
+    worst, bound = max(over, key=lambda pair: pair[0].total_norm / pair[1])
+    share = f"{len(over):,} of {len(checked):,} steps said to be clipped"
+    text = f"{share} exceed max_norm {bound:g}, up to {worst.total_norm:.4g} at step {worst.step}"
+    evidence = {"num_steps": len(over), "largest_norm": worst.total_norm, "max_norm": bound}
+    return [Finding("GC203", "above-max-norm", Severity.ERROR, text, over[0][0].step, over[-1][0].step, evidence)], remarks
+
+
+def _parts(steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type: float) -> list[str]:
+    """Gradients whose norm is not the one that the training saw, though they were not clipped since."""
+    differ = [
+        (step.step, step.total_norm, claims.total_norm)
+        for step, claims in zip(steps, (s.claims for s in stored), strict=True)
+        if claims.stage is not NormStage.POST_CLIP and claims.total_norm is not None and (claims.norm_type or 2.0) == norm_type
+        if math.isfinite(claims.total_norm) and not _SAME_NORM <= step.total_norm / (claims.total_norm or 1.0) <= 1 / _SAME_NORM
+        if math.isfinite(step.total_norm) and (claims.total_norm or step.total_norm)
+    ]
+    if not differ:
+        return []
+    step, found, told = differ[0]
+    first = f"step {step}: norm {found:.4g}, in training {told:.4g}"
+    return [
+        f"{len(differ):,} files do not hold the whole gradient, or not as it was ({first}): a rank's shard, a part of the parameters, "
+        "or clipped since"
+    ]
+
+
+def _overflowing(steps: Sequence[ReplayStep], stored: Sequence[StoredStep]) -> list[Finding]:
+    """Finite float16 gradients whose norm float16 cannot hold: PyTorch's norm of them is inf, and clipping makes them zero."""
+    over = []
+    for step, s in zip(steps, stored, strict=True):
+        halves = [n for t, n in zip(s.tensors, step.tensor_norms, strict=True) if t.dtype.name == "float16"]
+        in_half = step.total_norm if len(halves) == len(s.tensors) else max(halves, default=0.0)
+        if math.isfinite(step.total_norm) and in_half > _MOST_FINITE_HALF:
+            over.append(step)
+    if not over:
+        return []
+    worst = max(over, key=lambda step: step.total_norm)
+    text = (
+        f"at {len(over):,} of {len(steps):,} steps the norm of the float16 gradients is beyond float16 ({_MOST_FINITE_HALF:,.0f}): "
+        "clip_grad_norm_ on them returns inf and makes them all zero"
+    )
+    evidence = {"num_steps": len(over), "largest_norm": worst.total_norm}
+    return [Finding("GC505", "half-precision-norm", Severity.ERROR, text, over[0].step, over[-1].step, evidence)]

@@ -1,0 +1,433 @@
+"""From the trace of a watched loop to what happened to the gradients of each optimizer, update by update.
+
+Events in, updates out; no judgement and no words. What the events are is told in `gradclip_cli.watch.observer`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+Event = Mapping[str, Any]
+
+
+class Phase(StrEnum):
+    """Where in an update a clip came."""
+
+    EFFECTIVE = "effective"  # after the last backward of what it covers, before the step
+    STALE = "stale"  # no gradients of this update were there yet
+    EARLY = "early"  # more gradients were added behind it
+    DISCARDED = "discarded"  # what it clipped was zeroed, and made anew
+    OUTSIDE = "outside"  # before a closure that made the gradients anew
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Clip:
+    """One clipping call as one optimizer sees it.
+
+    Attributes:
+        how: `norm` or `value`.
+        bound: `max_norm` or `clip_value`; nan where it was no number (`kind` tells what).
+        kind: Type of the bound as it was given.
+        returned: The norm it scaled by (of all it was given), nan where there is none.
+        covers: Tensors of this optimizer among those it was given.
+        given, foreign, foreign_gradients, copies, empty: Numbers of tensors: given in all; owned by no optimizer; those with a
+            gradient; those whose gradient is a copy of an owned one; owned but without gradient.
+        repeated: Tensors given more than once.
+        scale: The loss scale still in this optimizer's gradients, or None.
+        before, after: This optimizer's norm around the call; nan where it was not read.
+        whole: The norm is that over all ranks.
+    """
+
+    how: str
+    bound: float
+    kind: str
+    p: float
+    returned: float
+    covers: frozenset[int]
+    given: int
+    foreign: int
+    foreign_gradients: int
+    copies: int
+    empty: int
+    repeated: tuple[int, ...]
+    scale: float | None
+    before: float
+    after: float
+    whole: bool
+    in_backward: bool
+    in_step: bool
+    site: str | None
+    phase: Phase = Phase.EFFECTIVE
+
+    @property
+    def bounds(self) -> bool:
+        """Whether it can bound anything at all; `max_norm=inf` is the usual way to only compute a norm."""
+        return self.how == "value" or self.bound != math.inf
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Edit:
+    """Gradients changed by no call that we know.
+
+    Attributes:
+        tensors: Which changed (those cleared apart).
+        scaled, clamped, other, made: How many were scaled by a factor, clamped, changed otherwise, or made from nothing.
+        factors: Of the scaled ones.
+        clamp: The bound of the clamped ones, nan where none.
+        before, after: This optimizer's norm around it.
+        late: It came behind the last effective clip.
+    """
+
+    tensors: frozenset[int]
+    scaled: int
+    clamped: int
+    other: int
+    made: int
+    factors: tuple[float, ...]
+    clamp: float
+    before: float
+    after: float
+    in_step: bool
+    site: str | None
+    late: bool = False
+
+    @property
+    def uniform(self) -> bool:
+        """All that changed was scaled by one factor."""
+        return bool(self.factors) and not (self.clamped or self.other or self.made) and self.spread < 1e-3
+
+    @property
+    def spread(self) -> float:
+        """Relative distance of the largest factor from the smallest."""
+        high, low = max(self.factors), min(self.factors)
+        return (high - low) / max(abs(high), abs(low)) if high != low else 0.0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Hand:
+    """A norm that the user's own code made of the gradients.
+
+    Attributes:
+        bound: What it was compared with; nan where that was not seen.
+        over: It exceeded the bound.
+        scaled_copy: Something made from a gradient, not the gradient, was multiplied.
+    """
+
+    norm: float
+    bound: float
+    over: bool
+    scaled_copy: bool
+    function: str
+    site: str | None
+
+
+@dataclass(eq=False, slots=True)
+class Update:
+    """One update of one optimizer.
+
+    Attributes:
+        u: Updates of the process before it.
+        exact: Gradients were read at every point.
+        used: The norm the optimizer used; nan where not read.
+        norms: By tensor with a non-zero gradient.
+        evaluations: How often a closure was called (0 where there is none).
+        in_backward: `step` was called by the autograd engine.
+        zeroed: Gradients were made and cleared again, and none were there at the step.
+        skipped: The scaler let the step go by.
+        backwards: How many backward calls gave it gradients.
+        overridden: Edits of gradients that a closure then computed anew.
+        measured: Norms computed by `get_total_norm` and not used to scale.
+        unscaled: Loss scales it was divided by, in order.
+        unscaled_by_hand: The user's own code did that.
+        divided: The optimizer's own kernel divides by the loss scale.
+    """
+
+    u: int
+    exact: bool = False
+    used: float = math.nan
+    norms: dict[int, float] = field(default_factory=dict)
+    largest: float = math.nan
+    nonfinite: tuple[int, ...] = ()
+    evaluations: int = 0
+    in_backward: bool = False
+    zeroed: bool = False
+    skipped: bool = False
+    backwards: int = 0
+    clips: list[Clip] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
+    overridden: list[Edit] = field(default_factory=list)
+    hands: list[Hand] = field(default_factory=list)
+    measured: list[tuple[float, str | None]] = field(default_factory=list)
+    unscaled: list[float] = field(default_factory=list)
+    step_site: str | None = None
+    backward_site: str | None = None
+    clear_site: str | None = None
+    divided: bool = False
+    unscaled_by_hand: bool = False
+
+    def effective(self, how: str = "norm") -> list[Clip]:
+        """Clips that the used gradients went through and that can bound them."""
+        return [c for c in self.clips if c.phase is Phase.EFFECTIVE and c.how == how and c.covers and c.bounds]
+
+
+@dataclass(eq=False, slots=True)
+class OptimizerLoop:
+    """One optimizer and its updates.
+
+    Attributes:
+        name: Its class.
+        tensors: All it ever owned.
+        sharded: Those of which this process holds a part.
+        inside: Options by which its class clips out of sight.
+        clipped_first: A clipping call came before its first gradients.
+    """
+
+    o: int
+    name: str
+    tensors: frozenset[int] = frozenset()
+    sharded: frozenset[int] = frozenset()
+    inside: Mapping[str, str] = field(default_factory=dict)
+    updates: list[Update] = field(default_factory=list)
+    clipped_first: bool = False
+
+
+def loops(events: Iterable[Event]) -> list[OptimizerLoop]:
+    """What happened to each optimizer that took a step, in the order of their numbers."""
+    events = list(events)
+    found: dict[int, OptimizerLoop] = {}
+    for e in events:
+        if e["k"] == "optimizer":
+            loop = found.setdefault(e["o"], OptimizerLoop(e["o"], e["class"]))
+            loop.tensors |= frozenset(e["tensors"])
+            loop.sharded |= frozenset(e["sharded"])
+            loop.inside = e["inside"]
+    for loop in found.values():
+        _follow(loop, events)
+    return [loop for _, loop in sorted(found.items()) if loop.updates]
+
+
+def _follow(loop: OptimizerLoop, events: list[Event]) -> None:
+    items: list[Event] = []
+    seen_backward = False
+    depth = 0
+    for e in events:
+        kind = e["k"]
+        own = e.get("o") == loop.o
+        if kind == "backward":
+            if _touches(e, loop):
+                seen_backward = True
+                items.append(e)
+        elif kind == "clip":
+            if not seen_backward and not e["in_backward"]:
+                loop.clipped_first = True
+            items.append(e)
+        elif kind in ("measure", "hand") or own and kind in ("edit", "unscale", "use"):
+            items.append(e)
+        elif own and kind == "enter":
+            depth += 1
+            items.append(e)
+        elif own and kind in ("exit", "skip"):
+            depth = max(0, depth - 1)
+            if e.get("wrapper"):
+                continue
+            if kind == "skip" or any(i["k"] == "use" for i in items):
+                loop.updates.append(_update(loop, items, e))
+            items = []
+
+
+def _touches(backward: Event, loop: OptimizerLoop) -> bool:
+    changed = backward.get("changed")
+    return changed is None or bool(changed.get(str(loop.o), ()))
+
+
+def _update(loop: OptimizerLoop, items: list[Event], end: Event) -> Update:
+    update = Update(u=end["u"], skipped=end["k"] == "skip")
+    # A clip that the engine called came within the backward whose event follows it.
+    items = _engine_clips_behind(items)
+    uses = [i for i, e in enumerate(items) if e["k"] == "use"]
+    last = uses[-1] if uses else len(items)
+    backwards = [i for i, e in enumerate(items) if e["k"] == "backward" and i < last]
+    clears = [i for i, e in enumerate(items) if e["k"] == "edit" and e["cleared"] and e["after"] == 0 and i < last]
+    made = [i for i, e in enumerate(items) if e["k"] == "edit" and i < last and _makes(e, before=not any(b < i for b in backwards))]
+    anew = max((b for b in backwards if items[b]["in_step"]), default=-1)
+    update.backwards = sum(b > max(clears, default=-1) for b in backwards)
+    if uses:
+        _take_use(update, items[last])
+        update.evaluations = (
+            sum(items[i]["evaluation"] is not None for i in uses) if any(e["k"] == "enter" and e["closure"] for e in items) else 0
+        )
+    for e in items:
+        if e["k"] == "enter":
+            update.in_backward |= bool(e["in_backward"])
+            update.step_site = e["site"]
+    if backwards:
+        update.backward_site = items[backwards[-1]]["site"]
+    if clears:
+        update.clear_site = items[clears[-1]]["site"]
+        fresh = [i for i in (*backwards, *made) if i > clears[-1]]
+        spent = [i for i in (*backwards, *made) if i < clears[-1]]
+        update.zeroed = update.exact and not update.norms and not fresh and bool(spent)
+    scale: float | None = None
+    positions: list[int] = []
+    edited: list[int] = []
+    for i, e in enumerate(items[:last] if uses else items):
+        kind = e["k"]
+        if kind == "backward":
+            scale = _finite(e["scale"]) if e["scale"] not in (None, 1.0) else None
+        elif kind == "unscale":
+            update.unscaled.append(_float(e["scale"]))
+            scale = None
+        elif kind == "clip":
+            positions.append(i)
+            clip = _clip(loop, e, _phase(e, i, items, backwards, made, clears, loop))
+            update.clips.append(replace(clip, scale=None) if update.unscaled_by_hand else clip)
+        elif kind == "edit" and _changes(e):
+            edit = _edit(e)
+            if scale is not None and edit.uniform and abs(edit.factors[0] * scale - 1) < 1e-2:
+                update.unscaled_by_hand = True
+                update.unscaled.append(scale)
+                scale = None
+                continue
+            if i in made:
+                continue
+            if i < anew and not edit.in_step:
+                update.overridden.append(edit)
+                continue
+            update.edits.append(edit)
+            edited.append(i)
+        elif kind == "hand":
+            update.hands.append(
+                Hand(_float(e["norm"]), _float(e["bound"]), bool(e["over"]), bool(e["scaled_copy"]), str(e["function"]), e["site"])
+            )
+        elif kind == "measure":
+            update.measured.append((_float(e["returned"]), e["site"]))
+    acting = [i for i, c in zip(positions, update.clips, strict=True) if c.phase is Phase.EFFECTIVE and c.covers and c.bounds]
+    if acting:
+        update.edits = [replace(e, late=i > acting[-1]) for i, e in zip(edited, update.edits, strict=True)]
+    if (
+        uses
+        and (inside := [_edit(e) for e in items[last:] if e["k"] == "edit" and e["in_step"] and _changes(e) and not e["cleared"]])
+        and all(e.uniform for e in inside)
+    ):
+        # An optimizer that scales in its own step, behind what every hook can see.
+        update.edits += inside
+        update.used = inside[-1].after
+    return update
+
+
+def _makes(e: Event, *, before: bool) -> bool:
+    """Whether gradients were put there by hand: from nothing, or in place of used ones where no backward came `before`."""
+    counts = e["counts"]
+    return "set" in counts or (before and counts.get("other", 0) > 0)
+
+
+def _changes(e: Event) -> bool:
+    """Whether gradients that were there are others now."""
+    return not set(e["counts"]) <= {"set", "cleared"}
+
+
+def _engine_clips_behind(items: list[Event]) -> list[Event]:
+    out: list[Event] = []
+    waiting: list[Event] = []
+    for e in items:
+        if e["k"] == "clip" and e["in_backward"] and not e["in_step"]:
+            waiting.append(e)
+        else:
+            if e["k"] in ("use", "enter"):
+                out += waiting
+                waiting = []
+            out.append(e)
+            if e["k"] == "backward":
+                out += waiting
+                waiting = []
+    return out + waiting
+
+
+def _take_use(update: Update, e: Event) -> None:
+    update.exact = "norm" in e
+    update.divided = e["divided"] is not None
+    update.skipped |= e["skipped"] is not None and _float(e["skipped"]) > 0
+    if update.exact:
+        update.used = _float(e["norm"])
+        update.largest = _float(e["largest"])
+        update.nonfinite = tuple(e["nonfinite"])
+        update.norms = {i: _float(n) for i, n in zip(e["tensors"], e["norms"], strict=True)}
+
+
+def _phase(e: Event, i: int, items: list[Event], backwards: list[int], made: list[int], clears: list[int], loop: OptimizerLoop) -> Phase:
+    covers = set(e["tensors"]) & loop.tensors
+    behind = [b for b in backwards if b > i and _adds_to(items[b], covers, loop)]
+    cleared_before = max((c for c in clears if c < i), default=-1)
+    cleared_after = [c for c in clears if c > i and set(items[c]["cleared"]) & covers]
+    fresh = [b for b in (*backwards, *made) if cleared_before < b < i]
+    if not e["in_step"] and any(b > i and items[b]["in_step"] for b in behind):
+        return Phase.OUTSIDE
+    if not fresh and not e["in_backward"]:
+        return Phase.STALE
+    if cleared_after and (behind or not covers):
+        return Phase.DISCARDED
+    return Phase.EARLY if behind else Phase.EFFECTIVE
+
+
+def _adds_to(backward: Event, covers: set[int], loop: OptimizerLoop) -> bool:
+    changed = backward.get("changed")
+    return changed is None or not covers or bool(covers & set(changed.get(str(loop.o), ())))
+
+
+def _clip(loop: OptimizerLoop, e: Event, phase: Phase) -> Clip:
+    o = str(loop.o)
+    bound = e["bound"]
+    number = isinstance(bound, int | float) or bound in ("nan", "inf", "-inf")
+    return Clip(
+        how=e["how"],
+        bound=_float(bound) if number else math.nan,
+        kind=type(bound).__name__ if number and not isinstance(bound, str) else "float" if number else str(bound),
+        p=_float(e["p"]),
+        returned=_float(e["returned"]),
+        covers=frozenset(e["tensors"]) & loop.tensors,
+        given=e["given"],
+        foreign=e["foreign"],
+        foreign_gradients=e["foreign_gradients"],
+        copies=e.get("copies", 0),
+        empty=e["empty"],
+        repeated=tuple(i for i in e["repeated"] if i in loop.tensors),
+        scale=_finite(e["scaled"].get(o)),
+        before=_float(e.get("before", {}).get(o)),
+        after=_float(e.get("after", {}).get(o)),
+        whole=bool(e["whole"]),
+        in_backward=bool(e["in_backward"]),
+        in_step=bool(e["in_step"]),
+        site=e["site"],
+        phase=phase,
+    )
+
+
+def _edit(e: Event) -> Edit:
+    counts = e["counts"]
+    return Edit(
+        tensors=frozenset(e["tensors"]),
+        scaled=counts.get("scaled", 0),
+        clamped=counts.get("clamped", 0),
+        other=counts.get("other", 0),
+        made=counts.get("set", 0),
+        factors=tuple(_float(f) for f in e["factors"]),
+        clamp=_float(e["clamp"]),
+        before=_float(e["before"]),
+        after=_float(e["after"]),
+        in_step=bool(e["in_step"]),
+        site=e["site"],
+    )
+
+
+def _float(value: Any) -> float:
+    """Numbers as the trace writes them: non-finite ones are text."""
+    return math.nan if value is None else float(value)
+
+
+def _finite(value: Any) -> float | None:
+    number = _float(value)
+    return number if math.isfinite(number) and number != 1.0 else None

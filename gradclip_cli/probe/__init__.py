@@ -1,0 +1,1 @@
+"""A short training that is watched like anybody's: what clipping does, with and without a planted fault."""

@@ -1,0 +1,144 @@
+"""Our own run directories: what `gradclip record` and `gradclip_cli.watch` wrote. Every update is there."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from gradclip_cli.errors import GradclipError
+from gradclip_cli.model import (
+    CLIP_COEF,
+    GRAD_NORM,
+    LOSS,
+    LOSS_SCALE,
+    LR,
+    TENSOR_PREFIX,
+    NormStage,
+    Overflow,
+    RankPart,
+    Sampling,
+    Steps,
+    Values,
+)
+from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
+from gradclip_cli.runfile import read_recorded
+from gradclip_cli.runfile.layout import RUN_FILE, SCHEMA
+from gradclip_cli.runfile.reading import STILL_RUNNING
+
+Rows = npt.NDArray[np.bool_]
+
+_SCHEMA = re.compile(rf'"schema"\s*:\s*"{re.escape(SCHEMA)}"')
+
+
+def claims(source: Source) -> bool:
+    """By the name of the file and its schema."""
+    return source.path.name == RUN_FILE and bool(_SCHEMA.search(source.text))
+
+
+def read(source: Source, wanted: Wanted) -> Log:
+    """The series of the run, as rank 0 saw them (or the first rank there is), with all ranks in `recorded`.
+
+    Raises:
+        GradclipError: Where no update was recorded.
+    """
+    directory = source.path.parent
+    recorded, damage = read_recorded(directory)
+    part = next(iter(recorded.parts.values()))
+    if not len(part.steps):
+        how = f" ({part.ended})" if part.ended else ""
+        raise GradclipError(
+            f"{directory}: no optimizer update was recorded{how}",
+            hint="did the script come as far as its first optimizer step?",
+        )
+    notes = []
+    if part.rank:
+        notes.append(f"nothing of rank 0 is there: these are the values of rank {part.rank}")
+    if part.ended == STILL_RUNNING:
+        notes.append("the script was still running when this was read")
+    elif part.ended not in ("", "finished"):
+        notes.append(f"the script ended so: {part.ended}")
+    rows = _rows_of_one_optimizer(part, notes)
+    columns = _columns(part, rows)
+    skipped = _column(part, "skipped")[rows] == 1
+    if skipped.any():
+        count = int(skipped.sum())
+        which = "1 update that the loss scaler skipped has" if count == 1 else f"{count:,} updates that the loss scaler skipped have"
+        notes.append(f"{which} no gradient norm here")
+    stage, reason = NormStage.PRE_CLIP, "it was taken before clipping"
+    if GRAD_NORM not in columns and (used := _present(part, "grad_norm_used", rows & (_column(part, "skipped") != 1))) is not None:
+        columns[GRAD_NORM] = used
+        stage, reason = NormStage.UNKNOWN, ""
+        notes.append("the norm from before clipping could not be seen: these are the norms the optimizer used")
+    return Log(
+        "recorded",
+        columns,
+        by_step=True,
+        roles={role: role for role in (LOSS, GRAD_NORM, LR, LOSS_SCALE, CLIP_COEF) if role in columns},
+        norm_stage=stage,
+        stage_reason=reason,
+        sampling=dict.fromkeys(columns, Sampling.INSTANT),
+        max_norm=_last_bound(part, rows),
+        overflows=_overflows(part, skipped, rows),
+        damage=damage,
+        notes=tuple(notes),
+        recorded=recorded,
+    )
+
+
+def _column(part: RankPart, name: str) -> Values:
+    return part.columns.get(name, np.full(len(part.steps), np.nan))
+
+
+def _rows_of_one_optimizer(part: RankPart, notes: list[str]) -> Rows:
+    """Which updates to show where several optimizers take turns: those of the one with the most, the first of equals."""
+    optimizer = _column(part, "optimizer")
+    indices, counts = np.unique(optimizer[np.isfinite(optimizer)], return_counts=True)
+    if len(indices) < 2:
+        return np.ones(len(part.steps), np.bool_)
+    chosen = indices[int(np.argmax(counts))]
+    others = ", ".join(f"{i:g}" for i in indices if i != chosen)
+    notes.append(f"{len(indices)} optimizers take turns: these are the updates of optimizer {chosen:g}; not judged here: {others}")
+    rows: Rows = optimizer == chosen
+    return rows
+
+
+def _present(part: RankPart, name: str, rows: Rows) -> Column | None:
+    """A column where an update has it; None where none has."""
+    values, marked = _column(part, name), part.columns.get(f"has_{name}")
+    there = rows & (~np.isnan(values) if marked is None else marked == 1)
+    return Column(part.steps[there], values[there]) if there.any() else None
+
+
+def _columns(part: RankPart, rows: Rows) -> dict[str, Column]:
+    # A skipped update was no update: the norm that made the scaler skip it is its own business.
+    made = rows & (_column(part, "skipped") != 1)
+    found = {
+        name: _present(part, name, made if name in (GRAD_NORM, CLIP_COEF) else rows)
+        for name in (LOSS, GRAD_NORM, LR, LOSS_SCALE, CLIP_COEF)
+    }
+    for i, tensor in enumerate(part.tensors):
+        norms = part.tensor_norms[:, i]
+        there = made & ~np.isnan(norms)
+        if there.any():
+            found[TENSOR_PREFIX + tensor.name] = Column(part.steps[there], norms[there].astype(np.float64))
+    return {name: column for name, column in found.items() if column is not None}
+
+
+def _last_bound(part: RankPart, rows: Rows) -> float | None:
+    bounds = _column(part, "max_norm")[rows]
+    finite = bounds[np.isfinite(bounds) & (bounds > 0)]
+    return float(finite[-1]) if len(finite) else None
+
+
+def _overflows(part: RankPart, skipped: Rows, rows: Rows) -> tuple[Overflow, ...]:
+    """Skipped updates, each with the scale that the next update has."""
+    steps: Steps = part.steps[rows]
+    scale = _column(part, LOSS_SCALE)[rows]
+    at = np.flatnonzero(skipped)
+    after = [float(scale[i + 1]) if i + 1 < len(scale) and np.isfinite(scale[i + 1]) else None for i in at.tolist()]
+    return tuple(Overflow(int(steps[i]), s) for i, s in zip(at.tolist(), after, strict=True))
+
+
+READER = Reader("recorded", "run directories written by `gradclip record`", claims, read)

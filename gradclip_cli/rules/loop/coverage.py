@@ -1,0 +1,348 @@
+"""GC406-409, GC411, GC412: the clip does not act on the set of gradients it should act on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gradclip_cli.detect.loop import Clip, Hand, Phase, Update
+from gradclip_cli.model import Detection, Hit, Run
+from gradclip_cli.rules.loop.view import HandKind, View, views, views_of_ranks
+from gradclip_cli.rules.loop.wording import Pair, at, hit, in_updates, same_place
+from gradclip_cli.rules.wording import Unjudged, number
+
+_RANKS_DIFFER = 1e-3
+_NAMED = 3
+
+
+def partial_params(run: Run, found: Detection) -> list[Hit]:
+    """Tensors that the optimizer updates and no clip covers.
+
+    What it finds: Parameters with gradients that are in no clipping call of their update: of the wrong model, missing
+    from a list made before they were unfrozen, left out because they are sparse, or owned by a second optimizer.
+
+    Why it matters: Their gradients are not bounded, and the norm that is logged leaves them out.
+
+    How it decides: For every update the tensors with non-zero gradients that the optimizer used are compared with those
+    the clips before it covered; the share of the squared norm that is uncovered is told, and from which update on.
+
+    What to do: Clip what the optimizer owns:
+    `clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], max_norm)`.
+
+    When it is wrong: Where a part is left unclipped on purpose.
+    """
+    hits = []
+    for view in views(run):
+        uncovered = []
+        for u in view.called:
+            covered = frozenset().union(*(c.covers for c in view.acting(u)))
+            if u.exact and (missing := set(u.norms) - covered):
+                uncovered.append((u, view.acting(u)[0], missing))
+        if uncovered:
+            hits.append(_partly(view, uncovered))
+        elif not view.called and (pairs := _others_only(view)):
+            hits.append(_not_at_all(view, pairs))
+        elif view.hand.kind is HandKind.PARTIAL:
+            u = next(u for u in view.taken if u.edits)
+            missing = set(u.norms) - view.hand.tensors
+            text = (
+                f"{view.label}the clip by hand at {at(view.hand.site)} scales {len(view.hand.tensors)} of {len(u.norms)} tensors; "
+                f"not {_names(view, missing)}"
+            )
+            hits.append(hit(text, [(u, None)], {"num_uncovered": len(missing), "uncovered_fraction": _share(u, missing)}))
+    return hits
+
+
+def _partly(view: View, uncovered: Sequence[tuple[Update, Clip, set[int]]]) -> Hit:
+    u, c, missing = uncovered[0]
+    everything = frozenset().union(*(m for _, _, m in uncovered))
+    share = max(_share(u, m) for u, _, m in uncovered)
+    start = "" if u is view.taken[0] else f" from update {u.u + 1} on"
+    text = (
+        f"{view.label}the clip at {at(c.site)} covers {len(u.norms) - len(missing)} of the {len(u.norms)} tensors the optimizer "
+        f"updates{start}; "
+        f"not {_names(view, everything)}, up to {share:.0%} of the squared norm it used; the optimizer used {number(u.used)}, "
+        f"max_norm is {number(c.bound)}"
+    )
+    evidence = {"num_uncovered": len(everything), "uncovered_fraction": share, "norm_used": u.used, "max_norm": c.bound}
+    return hit(text, [(u, c) for u, c, _ in uncovered], evidence)
+
+
+def _others_only(view: View) -> list[tuple[Update, Clip]]:
+    """Clips of this optimizer's updates that act on tensors of others, where nothing else explains why it has none."""
+    if view.bounded_by_hand or view.hand.kind is not HandKind.NONE or view.stale() or not _has_gradients(view):
+        return []
+    if any(view.clips(p) for p in (Phase.EARLY, Phase.OUTSIDE, Phase.DISCARDED)) or any(u.zeroed for u in view.taken):
+        return []
+    return [
+        (u, c)
+        for u in view.taken
+        for c in u.clips
+        if not c.covers and c.given and c.bounds and not c.copies and not u.in_backward and c.how == "norm"
+    ]
+
+
+def _not_at_all(view: View, pairs: Sequence[tuple[Update, Clip]]) -> Hit:
+    u, c = pairs[-1]
+    used = max((x.used for x in view.taken if not math.isnan(x.used)), default=math.nan)
+    text = (
+        f"{view.label}no clip covers any of its {len(u.norms)} tensors; the one at {at(c.site)} acts on {c.given} others: "
+        f"it used norms up to {number(used)} where max_norm is {number(c.bound)}; clip the parameters this optimizer owns"
+    )
+    return hit(text, pairs, {"num_uncovered": len(u.norms), "uncovered_fraction": 1.0, "largest_norm_used": used, "max_norm": c.bound})
+
+
+def _has_gradients(view: View) -> bool:
+    return any(u.norms or not u.exact for u in view.taken)
+
+
+def empty_clip_list(run: Run, found: Detection) -> list[Hit]:
+    """A clip that is given nothing.
+
+    What it finds: A clipping call whose list of parameters is empty: a generator or `filter` that something else has
+    used up, most often.
+
+    Why it matters: It returns 0.0 and bounds nothing. PyTorch warns for generators only.
+
+    How it decides: The call was given no tensor at all while the optimizer used gradients.
+
+    What to do: Make a list of it: `params = [p for p in model.parameters() if p.requires_grad]`, or pass
+    `model.parameters()` anew each time.
+
+    When it is wrong: Not known to be.
+    """
+    hits = []
+    for view in views(run):
+        if not _has_gradients(view):
+            continue
+        for clips in same_place((u, c) for u in view.taken for c in u.clips if not c.given and c.bounds and not view.acting(u)):
+            u, c = clips[0]
+            used = max((x.used for x, _ in clips if not math.isnan(x.used)), default=math.nan)
+            text = (
+                f"{view.label}the clip at {at(c.site)} is given no parameters {in_updates(clips, view.taken)} (an iterator that "
+                f"is used up?), "
+                f"while the optimizer used norms up to {number(used)}; pass a list"
+            )
+            hits.append(hit(text, clips, {"largest_norm_used": used, "max_norm": c.bound}))
+    return hits[:1]
+
+
+def norm_not_applied(run: Run, found: Detection) -> list[Hit]:
+    """A norm that is computed, and gradients that stay as they are.
+
+    What it finds: `get_total_norm` without `clip_grads_with_norm_`; a helper that computes a norm, compares it with a
+    bound and scales a copy, or nothing.
+
+    Why it matters: The log looks like a clipped run.
+
+    How it decides: The clip was given copies of the gradients, or the norm exceeded the bound it was compared with, and the
+    gradients the optimizer used are those of the backward.
+
+    What to do: Scale the gradients in place (`p.grad.mul_(coef)`), or use `clip_grad_norm_`.
+
+    When it is wrong: A norm that is computed only to be logged is not meant to be applied.
+    """
+    hits = []
+    for view in views(run):
+        if view.called or _acts_otherwise(view):
+            continue
+        for clips in same_place((u, c) for u in view.taken for c in u.clips if c.copies and not c.covers):
+            u, c = clips[0]
+            text = (
+                f"{view.label}the clip at {at(c.site)} acts on copies of the gradients ({c.copies} tensors): the optimizer used "
+                f"{number(u.used)} where max_norm is {number(c.bound)}; clip the parameters themselves"
+            )
+            hits.append(hit(text, clips, {"norm_used": u.used, "max_norm": c.bound}))
+        over = [(u, h) for u in view.taken for h in u.hands if _meant_to_clip(h)]
+        measured = [(u, m) for u in view.taken for m in u.measured if not any(c.covers for c in u.clips)]
+        if not hits and over:
+            u, h = over[0]
+            bound = "" if math.isnan(h.bound) else f" and compared with {number(h.bound)}"
+            text = (
+                f"{view.label}a norm is computed at {at(h.site)} ({number(h.norm)}){bound}, and the gradients stay as they were: the "
+                f"optimizer used {number(u.used)}; scale p.grad in place"
+            )
+            hits.append(hit(text, [(u, None) for u, _ in over], {"norm_used": u.used, "max_norm": h.bound}))
+        elif not hits and measured:
+            u, (norm, site) = measured[0]
+            text = (
+                f"{view.label}get_total_norm at {at(site)} computes {number(norm)}, and nothing is scaled by it: the optimizer "
+                f"used {number(u.used)}"
+            )
+            hits.append(hit(text, [(u, None) for u, _ in measured], {"norm_used": u.used}))
+    return hits
+
+
+def _acts_otherwise(view: View) -> bool:
+    """The gradients did change by hand: what is wrong with it is another rule's."""
+    return view.hand.kind not in (HandKind.NONE, HandKind.RESCALE, HandKind.OTHER) or view.hand_overridden.kind is not HandKind.NONE
+
+
+def _meant_to_clip(hand: Hand) -> bool:
+    return hand.over and (not math.isnan(hand.bound) or hand.scaled_copy)
+
+
+def separate_norms(run: Run, found: Detection) -> list[Hit]:
+    """A norm and a coefficient for each group or tensor.
+
+    What it finds: Several clips before one step, each on a part of what the optimizer updates.
+
+    Why it matters: The direction of the update changes (parts with large gradients are scaled, others not), and the
+    total norm may reach max_norm times the square root of the number of parts.
+
+    How it decides: At least two clips of one update cover disjoint sets of one optimizer's tensors; by hand: tensors are
+    scaled by different factors, or norms per tensor pile up at one value.
+
+    What to do: One call over all parameters: `clip_grad_norm_(model.parameters(), max_norm)`.
+
+    When it is wrong: Where it is a deliberate recipe (per-block clipping, DINO, detectron2's default).
+    """
+    hits = []
+    for view in views(run):
+        split = []
+        for u in view.called:
+            clips = view.acting(u)
+            if len(clips) > 1 and any(not a.covers & b.covers for i, a in enumerate(clips) for b in clips[:i]):
+                split.append((u, clips))
+        if split:
+            u, clips = split[0]
+            used = max((x.used for x, _ in split if not math.isnan(x.used)), default=math.nan)
+            text = (
+                f"{view.label}{len(clips)} separate clips before one step ({at(clips[0].site)}), each on a part of its tensors: "
+                f"the optimizer used "
+                f"norms up to {number(used)} where max_norm is {number(clips[0].bound)}; clip all parameters in one call"
+            )
+            evidence = {"num_clips": len(clips), "largest_norm_used": used, "max_norm": clips[0].bound}
+            hits.append(hit(text, [(u, c[0]) for u, c in split], evidence))
+        elif view.hand.kind is HandKind.SEPARATE:
+            updates: list[Pair] = [(u, None) for u in view.taken if u.edits] or [(u, None) for u in view.taken]
+            how = f"at {at(view.hand.site)}" if view.hand.site else f"in hooks: norms per tensor pile up at {number(view.hand.bound)}"
+            hits.append(
+                hit(f"{view.label}tensors are clipped one by one {how}, each by a factor of its own; clip all in one call", updates, {})
+            )
+    return hits
+
+
+def ranks_disagree(run: Run, found: Detection) -> list[Hit]:
+    """Ranks that clip by different coefficients.
+
+    What it finds: A rank that scales its gradients (or its shard of them) otherwise than the others, or not at all.
+
+    Why it matters: Replicas drift apart without a message; shards of one tensor are scaled by different factors.
+
+    How it decides: Update by update, over all ranks: sharded tensors must be scaled by one factor; replicated gradients
+    that were equal before the clip must be equal when the optimizers use them.
+
+    What to do: Make the norm of all shards first (`get_total_norm` of DTensors is, FSDP1's `model.clip_grad_norm_` does),
+    and run the same code on every rank.
+
+    When it is wrong: Where ranks train different models.
+    """
+    ranks = views_of_ranks(run)
+    if len(ranks) < 2:
+        raise Unjudged("one rank was watched; there is none to compare it with")
+    first = min(ranks)
+    for view in ranks[first]:
+        others = {r: v for r, vs in ranks.items() if r != first for v in vs if v.loop.o == view.loop.o}
+        if not others:
+            continue
+        if found_here := _disagreement(view, others):
+            return [found_here]
+    return []
+
+
+def _disagreement(view: View, others: dict[int, View]) -> Hit | None:
+    bad: list[Pair] = []
+    sentence = ""
+    for k, u in enumerate(view.taken):
+        for rank, other in others.items():
+            if k >= len(other.taken):
+                continue
+            v = other.taken[k]
+            mine, theirs = _factor(view, u), _factor(other, v)
+            if mine is None or theirs is None or math.isnan(mine) or math.isnan(theirs):
+                continue
+            sharded = bool(view.loop.sharded) or bool(other.loop.sharded)
+            differ = abs(mine - theirs) > _RANKS_DIFFER * max(mine, theirs)
+            same_before = _close(_before(u), _before(v))
+            if (sharded and differ) or (not sharded and same_before and (differ or not _close(u.used, v.used))) or _drifted(view, u, v):
+                bad.append((u, None))
+                if not sentence:
+                    sentence = _told(view, u, mine, rank, v, theirs, sharded=sharded)
+    return hit(sentence, bad, {}) if bad else None
+
+
+def _told(view: View, u: Update, mine: float, rank: int, v: Update, theirs: float, *, sharded: bool) -> str:
+    what = "their shards of the gradients" if sharded else "the same gradients"
+    if abs(mine - theirs) > _RANKS_DIFFER * max(mine, theirs):
+        return (
+            f"{view.label}rank {view.part.rank} scaled {what} by {number(mine)} and rank {rank} by {number(theirs)} in update {u.u + 1}; "
+            "use one norm over all ranks"
+        )
+    return (
+        f"{view.label}rank {view.part.rank} used a gradient norm of {number(u.used)} and rank {rank} {number(v.used)} in update "
+        f"{u.u + 1}, of a model "
+        "they share; reduce the gradients over ranks before the clip"
+    )
+
+
+def _factor(view: View, u: Update) -> float | None:
+    if not u.exact:
+        return None
+    before = _before(u)
+    return u.used / before if before > 0 and math.isfinite(before) and math.isfinite(u.used) else None
+
+
+def _before(u: Update) -> float:
+    """The norm before any clip or edit."""
+    firsts = [c.before for c in u.clips if c.covers and c.phase is Phase.EFFECTIVE and not math.isnan(c.before)]
+    edits = [e.before for e in u.edits if not e.late]
+    return firsts[0] if firsts and not edits else edits[0] if edits else u.used
+
+
+def _drifted(view: View, u: Update, v: Update) -> bool:
+    """A model that is wrapped as a replica, with gradients that were never reduced."""
+    return bool(view.part.header.get("replicated")) and not view.loop.sharded and not _close(u.used, v.used)
+
+
+def _close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=_RANKS_DIFFER)
+
+
+def duplicate_params(run: Run, found: Detection) -> list[Hit]:
+    """A tensor that is given to one clip more than once.
+
+    What it finds: The same parameter twice in the list of a clipping call; tied weights, most often, collected module by
+    module.
+
+    Why it matters: Its norm counts twice in the total, and its gradient is scaled twice: the update is clipped too hard,
+    and its direction changes.
+
+    How it decides: The list of the call holds one tensor object more than once.
+
+    What to do: Pass `model.parameters()`, which gives each once, or `list(dict.fromkeys(params))`.
+
+    When it is wrong: Not known to be.
+    """
+    hits = []
+    for view in views(run):
+        for clips in same_place((u, c) for u in view.taken for c in u.clips if c.repeated and c.bounds):
+            u, c = clips[0]
+            text = (
+                f"{view.label}the clip at {at(c.site)} is given {_names(view, set(c.repeated))} more than once: counted twice in "
+                f"the norm and scaled "
+                f"twice (the optimizer used {number(u.used)}, max_norm is {number(c.bound)}); give each parameter once"
+            )
+            hits.append(hit(text, clips, {"num_repeated": len(c.repeated), "norm_used": u.used, "max_norm": c.bound}))
+    return hits
+
+
+def _share(u: Update, tensors: set[int]) -> float:
+    whole = sum(n * n for n in u.norms.values())
+    return sum(u.norms.get(t, 0.0) ** 2 for t in tensors) / whole if whole > 0 else math.nan
+
+
+def _names(view: View, tensors: set[int] | frozenset[int]) -> str:
+    names = [view.tensor(t) for t in sorted(tensors)]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,39 @@
+"""What a watched loop did not show."""
+
+from __future__ import annotations
+
+import math
+
+from gradclip_cli.model import Run
+from gradclip_cli.rules.loop.view import HandKind, views
+from gradclip_cli.rules.loop.wording import at
+from gradclip_cli.rules.wording import number
+
+# So far above every norm a bound was not put to the test.
+_FAR = 1.0
+
+
+def loop_notes(run: Run) -> list[str]:
+    """One sentence each."""
+    assert run.recorded is not None
+    notes = []
+    if missing := run.recorded.world_size - len(run.recorded.parts):
+        notes.append(f"{missing} of {run.recorded.world_size} ranks left no record here; they were not judged")
+    for view in views(run):
+        if view.unreached is not None:
+            hand = view.unreached
+            notes.append(
+                f"{view.label}the clip by hand at {at(hand.site)} had nothing to do: no norm exceeded {number(hand.bound)}, so it "
+                f"was not put to the test"
+            )
+        elif view.hand.kind is HandKind.NORM and not view.called:
+            place = f" at {at(view.hand.site)}" if view.hand.site else ""
+            notes.append(f"{view.label}clipped by hand{place}: norms end at {number(view.hand.bound)}")
+        elif view.called and not any(c.returned > c.bound * _FAR for u in view.called for c in view.acting(u) if math.isfinite(c.returned)):
+            notes.append(
+                f"{view.label}no norm exceeded max_norm in these updates: where the clip stands is right, its effect was not put "
+                f"to the test"
+            )
+        if skipped := sum(u.skipped for u in view.loop.updates):
+            notes.append(f"{view.label}{skipped} of {len(view.loop.updates)} updates were skipped by the loss scaler")
+    return notes

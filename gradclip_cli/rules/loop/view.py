@@ -1,0 +1,268 @@
+"""What the updates of one optimizer come to, for the rules of this family to judge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property, lru_cache
+
+from gradclip_cli.detect.loop import Clip, Edit, Hand, OptimizerLoop, Phase, Update, loops
+from gradclip_cli.model import RankPart, Recorded, Run
+from gradclip_cli.rules.wording import Unjudged
+
+# A coefficient or a norm that is the same within this is the same.
+_SAME = 2e-3
+_BOUND_SLACK = 1.01
+# Norms that pile up at one value so often were bounded there, by code that nothing else shows.
+_PILE_FRACTION = 0.25
+_PILE_POINTS = 4
+# A bound so far above every norm, beside another one, is there to get the norm computed.
+_MEASURING = 1000.0
+
+
+class HandKind(StrEnum):
+    """What changes by hand amount to."""
+
+    NONE = "none"
+    NORM = "norm"  # one coefficient for all, and the norm ends at one bound
+    ADAPTIVE = "adaptive"  # one coefficient for all, at times 1, and the bound moves
+    VALUE = "value"
+    SEPARATE = "separate"  # a coefficient for each tensor or group
+    PARTIAL = "partial"  # one coefficient, for some of the tensors
+    RESCALE = "rescale"  # a constant or arbitrary factor: no bound
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class HandClip:
+    """Clipping without a call of torch's.
+
+    Attributes:
+        bound: Where norms end (or elements, for VALUE); nan where it moves.
+        site: Of the write to the gradients, where seen.
+        count: In how many updates it acted.
+        tensors: Those it ever scaled.
+    """
+
+    kind: HandKind
+    bound: float = math.nan
+    site: str | None = None
+    count: int = 0
+    tensors: frozenset[int] = frozenset()
+
+
+@dataclass(eq=False)
+class View:
+    """One optimizer of one rank.
+
+    Attributes:
+        part: The rank's part of the recorded run.
+        clips_elsewhere: Clipping calls of the run bound something, of whichever optimizer.
+    """
+
+    loop: OptimizerLoop
+    part: RankPart
+    num_optimizers: int
+    clips_elsewhere: bool
+
+    @cached_property
+    def taken(self) -> list[Update]:
+        """Updates that were not skipped by a scaler."""
+        return [u for u in self.loop.updates if not u.skipped]
+
+    @cached_property
+    def called(self) -> list[Update]:
+        """Those with a norm clip by a call, in the right place."""
+        return [u for u in self.taken if self.acting(u)]
+
+    def acting(self, u: Update, how: str = "norm") -> list[Clip]:
+        """Effective clips, without those that are only there to compute the norm."""
+        clips = u.effective(how)
+        largest = max((c.returned for c in clips if math.isfinite(c.returned)), default=0.0)
+        if len(clips) > 1 and how == "norm":
+            real = [c for c in clips if not c.bound > _MEASURING * max(largest, 1e-30)]
+            clips = real or clips
+        return clips
+
+    @cached_property
+    def hand(self) -> HandClip:
+        """What the edits of all updates without an acting call amount to."""
+        updates = [u for u in self.taken if u.exact and not self.acting(u)]
+        found = _by_hand(updates, late=False)
+        return _piled_up(updates) if found.kind is HandKind.NONE else found
+
+    @cached_property
+    def hand_beside(self) -> HandClip:
+        """The same for updates that have an acting call: a second clip, by hand."""
+        return _by_hand([u for u in self.called if u.exact], late=False)
+
+    @cached_property
+    def hand_behind(self) -> HandClip:
+        """Changes behind the acting call."""
+        return _by_hand([u for u in self.called if u.exact], late=True)
+
+    @cached_property
+    def hand_overridden(self) -> HandClip:
+        """Changes that a closure then undid by computing the gradients anew."""
+        updates = [u for u in self.taken if u.overridden and not self.acting(u)]
+        factors = [e.factors[0] for u in updates for e in u.overridden if e.uniform]
+        if not factors or any(f > 1 + _SAME for f in factors) or self.hand.kind is not HandKind.NONE:
+            return HandClip(HandKind.NONE)
+        edit = updates[0].overridden[0]
+        return HandClip(HandKind.NORM, edit.after, edit.site, len(updates), edit.tensors)
+
+    @cached_property
+    def bounded_by_hand(self) -> bool:
+        """A global norm clip without a call of torch's holds."""
+        return self.hand.kind in (HandKind.NORM, HandKind.ADAPTIVE)
+
+    @cached_property
+    def hands(self) -> list[Hand]:
+        """Norms of the user's own making, in updates without an acting call."""
+        return [h for u in self.taken if not self.acting(u) for h in u.hands]
+
+    @cached_property
+    def unreached(self) -> Hand | None:
+        """A comparison with a bound that no norm exceeded: a clip by hand that had nothing to do."""
+        bounded = [h for h in self.hands if not math.isnan(h.bound)]
+        return bounded[0] if bounded and not any(h.over for h in bounded) and self.hand.kind is HandKind.NONE else None
+
+    @property
+    def exact(self) -> bool:
+        """Whether gradients were read at every point at least for some updates."""
+        return any(u.exact for u in self.taken)
+
+    def clips(self, phase: Phase, how: str = "norm") -> list[tuple[Update, Clip]]:
+        """Clips of a phase that cover something of this optimizer."""
+        return [(u, c) for u in self.taken for c in u.clips if c.phase is phase and c.covers and c.how == how and c.bounds]
+
+    def stale(self) -> list[tuple[Update, Clip]]:
+        """Clips in updates that no clip in the right place follows."""
+        return [(u, c) for u, c in self.clips(Phase.STALE) if not self.acting(u) and not u.in_backward]
+
+    @property
+    def label(self) -> str:
+        """How messages call the optimizer: nothing where there is one."""
+        return f"{self.loop.name} (optimizer {self.loop.o}): " if self.num_optimizers > 1 else ""
+
+    def tensor(self, i: int) -> str:
+        """The name of a tensor."""
+        return self.part.tensors[i].name if i < len(self.part.tensors) else f"parameter {i}"
+
+
+def views(run: Run) -> list[View]:
+    """The optimizers of the first rank.
+
+    Raises:
+        Unjudged: Where the run has no trace.
+    """
+    parts = recorded(run).parts
+    return _views(recorded(run), min(parts))
+
+
+def recorded(run: Run) -> Recorded:
+    """The recording.
+
+    Raises:
+        Unjudged: Where there is none.
+    """
+    if run.recorded is None or not run.recorded.parts:
+        raise Unjudged("a log does not show the loop itself; `gradclip verify SCRIPT` watches it")
+    if not any(part.events for part in run.recorded.parts.values()):
+        raise Unjudged("this run was recorded without the trace of its calls")
+    return run.recorded
+
+
+def views_of_ranks(run: Run) -> dict[int, list[View]]:
+    """The optimizers of every rank."""
+    whole = recorded(run)
+    return {rank: _views(whole, rank) for rank in sorted(whole.parts)}
+
+
+@lru_cache(maxsize=16)
+def _views(whole: Recorded, rank: int) -> list[View]:
+    part = whole.parts[rank]
+    found = loops(part.events)
+    clips = any(c.covers and c.bounds for loop in found for u in loop.updates for c in u.clips)
+    return [View(loop, part, len(found), clips) for loop in found]
+
+
+def _by_hand(updates: Sequence[Update], *, late: bool) -> HandClip:
+    edited = [(u, edits) for u in updates if (edits := [e for e in u.edits if e.late == late])]
+    if not edited:
+        return HandClip(HandKind.NONE)
+    edits = [e for _, es in edited for e in es]
+    site = next((e.site for e in edits if e.site), None)
+    touched = frozenset(t for e in edits for t in e.tensors)
+    clamped = sum(e.clamped for e in edits)
+    if clamped and not any(e.other for e in edits):
+        bound = max(e.clamp for e in edits if e.clamped)
+        # A tensor of one element that is cut looks scaled.
+        if all(u.largest <= bound * (1 + _SAME) for u, _ in edited):
+            return HandClip(HandKind.VALUE, bound, site, len(edited), touched)
+    if any(e.clamped or e.other or e.made for e in edits):
+        ends = [es[-1].after for _, es in edited]
+        kind = HandKind.NORM if len(ends) > 2 and _spread(ends) < _SAME and not late else HandKind.OTHER
+        return HandClip(kind, max(ends) if kind is HandKind.NORM else math.nan, site, len(edited), touched)
+    if not all(e.uniform for e in edits):
+        return HandClip(HandKind.SEPARATE, math.nan, site, len(edited), touched)
+    missing = [u for u, es in edited if not set(u.norms) <= {t for e in es for t in e.tensors}]
+    if len(missing) == len(edited):
+        return HandClip(_some_or_each(edited), math.nan, site, len(edited), touched)
+    return _uniform(edited, updates, site, touched)
+
+
+def _some_or_each(edited: Sequence[tuple[Update, list[Edit]]]) -> HandKind:
+    """Some tensors are left alone in every update: always the same ones, or each time those below their own bound."""
+    touched = {t for _, es in edited for e in es for t in e.tensors}
+    everywhere = {t for u, _ in edited for t in u.norms}
+    return HandKind.PARTIAL if everywhere - touched else HandKind.SEPARATE
+
+
+def _uniform(edited: Sequence[tuple[Update, list[Edit]]], updates: Sequence[Update], site: str | None, touched: frozenset[int]) -> HandClip:
+    factors = [math.prod(e.factors[0] for e in es) for _, es in edited]
+    ends = [es[-1].after for _, es in edited]
+    untouched = [u.used for u in updates if not u.edits and math.isfinite(u.used)]
+    constant = len(factors) > 1 and _spread(factors) < _SAME
+    if not constant and _spread(ends) < 2e-2 and (len(ends) > 1 or untouched):
+        bound = max(ends)
+        if all(n <= bound * _BOUND_SLACK for n in untouched):
+            return HandClip(HandKind.NORM, bound, site, len(edited), touched)
+    over = any(h.over for u, _ in edited for h in u.hands)
+    shrinking = all(0 <= f < 1 + _SAME for f in factors)
+    if not constant and shrinking and (untouched or over):
+        return HandClip(HandKind.ADAPTIVE, math.nan, site, len(edited), touched)
+    if over and shrinking and len(factors) == 1:
+        return HandClip(HandKind.NORM, ends[0], site, 1, touched)
+    return HandClip(HandKind.RESCALE, math.nan, site, len(edited), touched)
+
+
+def _piled_up(updates: Sequence[Update]) -> HandClip:
+    """Bounds that nothing shows but where the values end: hooks on tensors clip within the backward."""
+    exact = [u for u in updates if u.exact and u.norms and not u.nonfinite]
+    if len(exact) < _PILE_POINTS:
+        return HandClip(HandKind.NONE)
+    if any(len(u.norms) > 1 for u in exact):
+        each_tensor = [n for u in exact for n in u.norms.values()]
+        at_top = {t for u in exact for t, n in u.norms.items() if n >= max(each_tensor) * (1 - _SAME / 10)}
+        if len(at_top) > 1 and sum(n >= max(each_tensor) * (1 - _SAME / 10) for n in each_tensor) >= _PILE_POINTS:
+            return HandClip(HandKind.SEPARATE, max(each_tensor), None, len(exact), frozenset(at_top))
+    if (bound := _pile([u.used for u in exact])) is not None:
+        return HandClip(HandKind.NORM, bound, None, len(exact))
+    if (bound := _pile([u.largest for u in exact])) is not None:
+        return HandClip(HandKind.VALUE, bound, None, len(exact))
+    return HandClip(HandKind.NONE)
+
+
+def _pile(values: Sequence[float]) -> float | None:
+    top = max(values)
+    at_top = sum(v >= top * (1 - 1e-5) for v in values)
+    return top if top > 0 and at_top >= max(_PILE_POINTS, _PILE_FRACTION * len(values)) else None
+
+
+def _spread(values: Iterable[float]) -> float:
+    values = list(values)
+    high, low = max(values), min(values)
+    return abs(high - low) / max(abs(high), abs(low)) if high != low else 0.0

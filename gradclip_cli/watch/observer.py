@@ -1,0 +1,493 @@
+"""What the hooks see, turned into the trace: one event for every call that matters for clipping, in order.
+
+An event is a flat mapping with `k` (its kind), `u` (updates taken before it) and `site` (`file:line:function`
+in the user's code, or None); the other keys depend on the kind. `o` numbers an optimizer, tensors are
+numbers too (`tensors` of the rank's part names them). Norms are L2 norms of what this process holds: of a
+sharded parameter the local shard.
+
+    optimizer  o, class, tensors, inside (options of a class that clips inside), sharded, foreach/fused
+    backward   scale (the loss scale in the loss, 1 where none), changed {o: [tensor]}, norms {o: norm after}, in_step
+    clip       how (norm|value), bound, p, returned, given, tensors, repeated, empty (tensors without gradient),
+               foreign, foreign_gradients, copies, before/after {o: norm}, factors {o: [smallest, largest]},
+               scaled {o: scale still in the gradients}, in_backward, in_step, raised
+    measure    returned, given, p          a norm was computed by `get_total_norm` and nothing was scaled by it
+    edit       o, tensors, change counts, factors, clamp, before, after, norms   gradients changed by no call that we know
+    unscale    o, scale, automatic
+    enter      o, closure, in_backward, wrapper
+    use        o, norm, largest, nonfinite [tensor], tensors [with a non-zero gradient], norms, empty, skipped, divided, evaluation
+    exit       o
+    skip       o, scale                    the scaler did not call `step`
+    hand       norm, bound, over, function  what the user's own code computed from the gradients
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gradclip_cli.watch.registry import Registry
+from gradclip_cli.watch.sites import call_site
+from gradclip_cli.watch.states import Change, State, compare, state_of
+from gradclip_cli.watch.window import Window
+
+Event = dict[str, Any]
+# Options by which optimizer classes clip on their own, out of sight.
+_INSIDE = ("max_grad_norm", "clip_grad_norm", "grad_clip", "gradient_clipping", "percentile_clipping", "clip_threshold", "max_norm")
+
+
+@dataclass(slots=True)
+class _Step:
+    """An optimizer step that is going on."""
+
+    o: int
+    in_backward: bool
+    started_backwards: int
+    inner_used: bool = False
+    evaluations: int = 0
+    clipped_inside: bool = False
+    used: bool = False
+
+
+@dataclass(slots=True)
+class _Norm:
+    """A norm that torch computed and may be about to clip by."""
+
+    total: torch.Tensor
+    given: list[int]
+    p: float
+    site: str | None
+    raised: bool = False
+
+
+@dataclass
+class Observer:
+    """Keeps the state of the loop and gives events to `emit`.
+
+    Attributes:
+        emit: Takes every event.
+        exact_updates: For so many updates gradients are read at every point; later only what is free is told.
+        on_use: Called right before an optimizer uses its gradients with its number and whether it is a
+            further evaluation of a closure; measures for the recorded series.
+        on_update: Called when a step is over.
+    """
+
+    emit: Callable[[Event], None]
+    exact_updates: float
+    on_use: Callable[[int, torch.optim.Optimizer, Event], None]
+    on_update: Callable[[int], None]
+    registry: Registry = field(default_factory=Registry)
+    updates: int = 0
+    steps_begun: int = 0
+    _told: set[int] = field(default_factory=set)
+    _states: dict[int, State | None] = field(default_factory=dict)
+    _backwards: int = 0
+    _backward_depth: int = 0
+    _steps: list[_Step] = field(default_factory=list)
+    _norm: _Norm | None = None
+    _scale: float | torch.Tensor = 1.0
+    _scaled: dict[int, float | torch.Tensor] = field(default_factory=dict)  # o -> scale still in its gradients
+    _window: Window | None = None
+    _losses: list[tuple[torch.Tensor, float | torch.Tensor]] = field(default_factory=list)
+    _losses_taken: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether gradients are read at every point now."""
+        return self.updates < self.exact_updates
+
+    # --- what hooks call
+
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> int:
+        """Take an optimizer in, or its new parameters."""
+        o, new = self.registry.optimizer(optimizer)
+        if new:
+            for i in self.registry.owned[o]:
+                self._states.setdefault(i, None)
+            self._told.discard(o)
+        return o
+
+    def _tell_optimizer(self, o: int, optimizer: torch.optim.Optimizer) -> None:
+        owned = self.registry.owned[o]
+        parameters = [self.registry.parameter(i) for i in owned]
+        inside = {} if _is_torch(optimizer) else {k: str(v) for k, v in optimizer.defaults.items() if k in _INSIDE and v}
+        sharded = [i for i, p in zip(owned, parameters, strict=True) if p is not None and _is_sharded(p)]
+        self._say("optimizer", o=o, **{"class": type(optimizer).__qualname__}, tensors=owned, sharded=sharded, inside=inside)
+        self._told.add(o)
+
+    def backward_begins(self) -> None:
+        """Before the engine runs: changes by hand since the last point belong to what came before."""
+        self._look()
+        self._backward_depth += 1
+
+    def backward_failed(self) -> None:
+        """The engine raised."""
+        self._backward_depth -= 1
+
+    def backward_ends(self, roots: Any) -> None:
+        """After the engine ran."""
+        self._backward_depth -= 1
+        self._backwards += 1
+        loss = roots if isinstance(roots, torch.Tensor) else next(iter(roots), None) if isinstance(roots, Iterable) else None
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            if self._losses_taken:
+                self._losses.clear()
+                self._losses_taken = False
+            self._losses.append((loss.detach().clone().reshape(()), self._scale))
+        event: Event = {"scale": self._scale, "in_step": bool(self._steps)}
+        if self.exact:
+            changed, norms = self._changes()
+            event |= {"changed": {o: [i for i, _, _ in c] for o, c in changed.items()}, "norms": norms}
+            touched = set(changed)
+        else:
+            touched = set(range(len(self.registry.owned)))
+        if _number(self._scale) != 1:
+            self._scaled |= dict.fromkeys(touched, self._scale)
+        self._say("backward", **event)
+        self._scale = 1.0
+        self._open_window()
+
+    def scaled_loss(self, scale: float | torch.Tensor) -> None:
+        """A loss was multiplied by a loss scale."""
+        self._scale = scale
+
+    def norm_begins(self) -> None:
+        """Before torch computes a total norm."""
+        self._pause_window()
+        self._look()
+
+    def norm_computed(self, total: torch.Tensor | None, gradients: list[torch.Tensor], p: float) -> None:
+        """After it did; `total` is None where it raised because of a non-finite norm."""
+        self._settle_norm()
+        by_gradient = {id(q.grad): i for i, q in self.registry.parameters() if q.grad is not None}
+        given = [by_gradient.get(id(g), -1) for g in gradients]
+        site = call_site()
+        if total is None:
+            self._say("measure", returned=math.nan, given=len(given), p=p, raised=True, site=site)
+            return
+        self._open_window()
+        if self._window is not None:
+            self._window.took_norm(total)
+        self._norm = _Norm(total, given, p, site)
+
+    def clip_begins(self) -> None:
+        """Before gradients are scaled or clamped by torch."""
+        self._pause_window()
+        self._look()
+
+    def clip_ends(
+        self,
+        how: str,
+        bound: Any,
+        parameters: list[torch.Tensor],
+        total: torch.Tensor | None = None,
+        *,
+        p: float | None = None,
+        whole: bool = False,
+    ) -> None:
+        """After they were.
+
+        Args:
+            how: `norm` or `value`.
+            parameters: As given to the call.
+            total: The norm it scaled by.
+            whole: It is the norm over all ranks, by FSDP1's own method.
+        """
+        norm, self._norm = self._norm, None
+        if norm is not None and norm.total is not total:
+            self._norm = norm
+            self._settle_norm()
+            norm = None
+        numbers = [self.registry.index(q) for q in parameters]
+        known = [i for i in numbers if i is not None]
+        foreign = [q for q, i in zip(parameters, numbers, strict=True) if i is None]
+        event: Event = {
+            "how": how,
+            "bound": _plain(bound),
+            "p": norm.p if norm else p,
+            "returned": total,
+            "whole": whole or (total is not None and hasattr(total, "full_tensor")),
+            "given": len(parameters),
+            "tensors": list(dict.fromkeys(known)),
+            "repeated": sorted({i for i in known if known.count(i) > 1}) if len(known) != len(set(known)) else [],
+            "empty": sum(self._gradient(i) is None for i in dict.fromkeys(known)),
+            "foreign": len(foreign),
+            "foreign_gradients": sum(q.grad is not None for q in foreign),
+            "scaled": {o: s for o, s in self._scaled.items() if set(known) & set(self.registry.owned[o])},
+            "in_backward": self._backward_depth > 0,
+            "in_step": bool(self._steps),
+        }
+        if self.exact:
+            before = self._norms()
+            copies = self._copies(foreign)
+            changed, after = self._changes()
+            factors = {}
+            for o, changes in changed.items():
+                scalings = [f for _, c, f in changes if c is Change.SCALED]
+                factors[o] = [min(scalings), max(scalings)] if scalings else []
+            event |= {"before": before, "after": after, "factors": factors, "copies": copies}
+        for step in self._steps:
+            step.clipped_inside = True
+        self._say("clip", site=norm.site if norm else call_site(), **event)
+        self._open_window()
+
+    def unscale_begins(self) -> None:
+        """Before a scaler divides gradients."""
+        self._look()
+
+    def unscale_ends(self, optimizer: torch.optim.Optimizer, scale: float | torch.Tensor, *, automatic: bool) -> None:
+        """After it did."""
+        groups = getattr(optimizer, "param_groups", [])
+        numbers = {i for g in groups for i in (self.registry.index(q) for q in g["params"]) if i is not None}
+        owners = [o for o, owned in enumerate(self.registry.owned) if numbers & set(owned)]
+        if self.exact:
+            self._changes()
+        for o in owners:
+            self._scaled.pop(o, None)
+            self._say("unscale", o=o, scale=scale, automatic=automatic)
+        self._open_window()
+
+    def zero_begins(self) -> None:
+        """Before `zero_grad`."""
+        self._look()
+
+    def zeroed(self) -> None:
+        """After it."""
+        self._look(zero=True)
+
+    def skipped(self, optimizer: torch.optim.Optimizer, scale: float | torch.Tensor) -> None:
+        """A scaler found inf or nan and did not call `step`."""
+        o = self.optimizer(optimizer)
+        self._scaled.pop(o, None)
+        self._say("skip", o=o, scale=scale)
+        self._losses_taken = True
+        self.updates += 1
+        self.on_update(o)
+
+    def step_begins(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
+        """At the door of `step`, before the hooks of others."""
+        self._settle_norm()
+        o = self.optimizer(optimizer)
+        self._look()
+        self._close_window()
+        if o not in self._told:
+            self._tell_optimizer(o, optimizer)
+        self.steps_begun += 1
+        self._steps.append(_Step(o, self._backward_depth > 0, self._backwards))
+        self._say("enter", o=o, closure=closure, in_backward=self._backward_depth > 0)
+
+    def step_uses(self, optimizer: torch.optim.Optimizer) -> None:
+        """Behind all hooks, right before the optimizer's own code, or when a closure has returned."""
+        if not self._steps:
+            return
+        step = self._steps[-1]
+        self._settle_norm()
+        self._look()
+        self._use(step, optimizer)
+
+    def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        """Behind `step`."""
+        if not self._steps:
+            return
+        step = self._steps[-1]
+        self._settle_norm()
+        if step.clipped_inside and not step.inner_used:
+            # A step that clips in its own code: what counts is what the gradients were after that.
+            self._use(step, optimizer, again=True)
+        else:
+            self._look()
+        self._steps.pop()
+        self._say("exit", o=step.o, wrapper=step.inner_used)
+        if self._steps:
+            self._steps[-1].inner_used = True
+        self._scaled.pop(step.o, None)
+        self._losses_taken = True
+        if not step.inner_used:
+            self.updates += 1
+            self.on_update(step.o)
+
+    def begin_again(self) -> None:
+        """In a forked child: what the parent saw is the parent's."""
+        self._close_window()
+        self.registry = Registry()
+        self.updates = self._backwards = self._backward_depth = 0
+        for held in (self._told, self._states, self._steps, self._scaled, self._losses):
+            held.clear()
+        self._norm = None
+
+    def finish(self) -> None:
+        """Nothing more comes."""
+        self._close_window()
+        self._settle_norm()
+
+    def losses(self) -> list[tuple[torch.Tensor, float | torch.Tensor]]:
+        """The values whose backward was taken for the update that goes on, with the loss scale in each."""
+        return self._losses
+
+    # --- reading gradients
+
+    def _use(self, step: _Step, optimizer: torch.optim.Optimizer, *, again: bool = False) -> None:
+        divided = getattr(optimizer, "grad_scale", None)
+        found_inf = getattr(optimizer, "found_inf", None)
+        event: Event = {
+            "o": step.o,
+            "evaluation": step.evaluations,
+            "divided": divided,
+            "skipped": found_inf,
+        }
+        if self.exact:
+            scale = float(divided) if divided is not None else 1.0
+            norms, used, empty, nonfinite, largest = [], [], 0, [], 0.0
+            squares = 0.0
+            for i in self.registry.owned[step.o]:
+                gradient = self._gradient(i)
+                if gradient is None:
+                    empty += 1
+                    continue
+                state = state_of(gradient, scale) if scale != 1.0 else self._states.get(i) or state_of(gradient)
+                if state.nonfinite:
+                    nonfinite.append(i)
+                largest = max(largest, state.largest)
+                if not state.is_zero:
+                    used.append(i)
+                    norms.append(state.norm)
+                    squares += state.norm**2
+            event |= {"norm": math.sqrt(squares) if not math.isnan(squares) else math.nan, "largest": largest, "nonfinite": nonfinite}
+            event |= {"tensors": used, "norms": norms, "empty": empty}
+        self._say("use", **event)
+        step.evaluations += 1
+        if not step.used or again or step.evaluations > 1:
+            self.on_use(step.o, optimizer, event)
+        step.used = True
+
+    def _gradient(self, i: int) -> torch.Tensor | None:
+        parameter = self.registry.parameter(i)
+        return None if parameter is None else parameter.grad
+
+    def _changes(self) -> tuple[dict[int, list[tuple[int, Change, float]]], dict[int, float]]:
+        """Read all gradients; what changed since the last look, by optimizer, and the norm of each optimizer's gradients now."""
+        changes: dict[int, tuple[Change, float]] = {}
+        for i, parameter in self.registry.parameters():
+            gradient = parameter.grad
+            now = None if gradient is None else state_of(gradient)
+            change = compare(self._states.get(i), now)
+            if change[0] is not Change.NONE:
+                changes[i] = change
+            self._states[i] = now
+        by_optimizer = {}
+        for o, owned in enumerate(self.registry.owned):
+            mine = [(i, *changes[i]) for i in owned if i in changes]
+            if mine:
+                by_optimizer[o] = mine
+        return by_optimizer, self._norms()
+
+    def _norms(self) -> dict[int, float]:
+        norms = {}
+        for o, owned in enumerate(self.registry.owned):
+            squares = sum(s.norm**2 for i in owned if (s := self._states.get(i)) is not None)
+            norms[o] = math.sqrt(squares) if squares == squares else math.nan
+        return norms
+
+    def _look(self, *, zero: bool = False) -> None:
+        """Tell of changes that no call we know made."""
+        if not self.exact:
+            return
+        before = self._norms()
+        changed, after = self._changes()
+        for o, changes in changed.items():
+            counts: dict[str, int] = {}
+            for _, change, _ in changes:
+                counts[change.value] = counts.get(change.value, 0) + 1
+            self._say(
+                "edit",
+                o=o,
+                tensors=[i for i, c, _ in changes if c is not Change.CLEARED],
+                cleared=[i for i, c, _ in changes if c is Change.CLEARED],
+                counts=counts,
+                factors=[f for _, c, f in changes if c is Change.SCALED],
+                clamp=next((f for _, c, f in changes if c is Change.CLAMPED), None),
+                before=before[o],
+                after=after[o],
+                zero=zero,
+                in_step=bool(self._steps),
+                site=call_site() if zero or self._window is None else self._window.wrote,
+            )
+
+    def _copies(self, foreign: list[torch.Tensor]) -> int:
+        """How many tensors that no optimizer owns carry the very gradient of one that is owned."""
+        if not foreign or len(foreign) > len(self.registry) * 2:
+            return 0
+        marks = {(s.norm, s.largest) for s in self._states.values() if s is not None and not s.is_zero}
+        scaled = {round(s.norm / s.largest, 9) for s in self._states.values() if s is not None and s.largest > 0}
+        copies = 0
+        for q in foreign:
+            if q.grad is None:
+                continue
+            state = state_of(q.grad)
+            copies += (state.norm, state.largest) in marks or (state.largest > 0 and round(state.norm / state.largest, 9) in scaled)
+        return copies
+
+    # --- smaller things
+
+    def _settle_norm(self) -> None:
+        norm, self._norm = self._norm, None
+        if norm is not None:
+            self._say("measure", returned=norm.total, given=len(norm.given), p=norm.p, site=norm.site)
+
+    def _open_window(self) -> None:
+        if self.exact and not self._steps and not self._backward_depth:
+            if self._window is None:
+                self._window = Window()
+            self._window.open(self.registry)
+
+    def _pause_window(self) -> None:
+        if self._window is not None:
+            self._window.pause()
+
+    def _close_window(self) -> None:
+        if self._window is not None:
+            for found in self._window.close():
+                self._say("hand", **found)
+
+    def _say(self, kind: str, **event: Any) -> None:
+        site = event.pop("site") if "site" in event else call_site()
+        self.emit({"k": kind, "u": self.updates, "site": site, **event})
+
+
+def _is_torch(optimizer: torch.optim.Optimizer) -> bool:
+    return type(optimizer).__module__.startswith("torch.optim")
+
+
+def _is_sharded(parameter: torch.Tensor) -> bool:
+    placements: Iterable[Any] = getattr(parameter, "placements", ())
+    return any(p.is_shard() for p in placements)
+
+
+def _number(value: float | torch.Tensor) -> float:
+    """For asking whether there is a scale at all: a tensor stands for one, and is not read."""
+    return math.nan if isinstance(value, torch.Tensor) else float(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone() if value.numel() == 1 else str(tuple(value.shape))
+    return value if isinstance(value, int | float | bool | str | None) else str(value)
+
+
+def as_json(event: Mapping[str, Any]) -> Event:
+    """The event with tensors read and keys as text, ready to be written. Synchronises with their devices."""
+    return {k: _json(v) for k, v in event.items()}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        return float(value.to_local() if hasattr(value, "to_local") else value)
+    if isinstance(value, dict):
+        return {str(k): _json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(v) for v in value]
+    return value

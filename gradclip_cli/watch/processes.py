@@ -1,0 +1,55 @@
+"""Which process this is among those that train together, and how its children are watched too."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing.spawn
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+SETTINGS = "GRADCLIP_WATCH"
+"""Environment variable by which a spawned child learns what to watch."""
+
+
+def rank_and_world(directory: Path, *, is_child: bool) -> tuple[int, int]:
+    """This process's rank and how many there are.
+
+    A forked child that belongs to no process group takes the first number nobody has.
+    """
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    if "RANK" in os.environ:
+        return int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", 1))
+    rank = 0
+    while is_child and (directory / f"rank-{rank:05d}").exists():
+        rank += 1
+    return rank, 1
+
+
+def watch_spawned(settings: Mapping[str, Any]) -> Callable[[], None]:
+    """Let children that `multiprocessing` spawns watch themselves; returns what undoes it."""
+    original = multiprocessing.spawn.get_command_line
+    before = os.environ.get(SETTINGS)
+    os.environ[SETTINGS] = json.dumps(dict(settings))
+
+    def get_command_line(**kwargs: Any) -> list[str]:
+        command = original(**kwargs)
+        # The executable may be bytes.
+        return [
+            f"import gradclip_cli.watch.spawned; {part}" if str(part).startswith("from multiprocessing.spawn") else part for part in command
+        ]
+
+    multiprocessing.spawn.get_command_line = get_command_line
+
+    def undo() -> None:
+        multiprocessing.spawn.get_command_line = original
+        if before is None:
+            os.environ.pop(SETTINGS, None)
+        else:
+            os.environ[SETTINGS] = before
+
+    return undo

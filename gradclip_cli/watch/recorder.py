@@ -1,0 +1,327 @@
+"""From what the observer sees to the rows of a recorded run. Values stay on the device until a block is written."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradclip_cli.runfile import RunWriter
+from gradclip_cli.watch.measure import tensor_norms
+from gradclip_cli.watch.observer import Event, Observer, as_json
+from gradclip_cli.watch.registry import Registry
+
+_BLOCK_UPDATES = 100
+_BLOCK_S = 5.0
+# The trace holds every event of the first updates, then only those of updates that go another way than any before.
+_TRACED_UPDATES = 200
+_EPS = 1e-6
+
+
+@dataclass(slots=True)
+class _Clip:
+    returned: torch.Tensor | float
+    bound: float | torch.Tensor
+    tensors: set[int]
+    given: int
+
+
+@dataclass(slots=True)
+class _Row:
+    """One update, its numbers still where they were made."""
+
+    step: int
+    optimizer: int
+    tensors: list[int]
+    norms: torch.Tensor | None
+    clips: list[_Clip]
+    losses: list[tuple[torch.Tensor, Any]]
+    rates: list[float]
+    scale: Any
+    at: float
+    divided: Any = None
+    found_inf: Any = None
+    skipped: bool = False
+    batch: Mapping[str, float] = field(default_factory=dict)
+
+
+class Recorder:
+    """Collects rows and events, and writes them in blocks.
+
+    Args:
+        writer: Makes the writer of this rank's part at the first update (a process that never steps leaves nothing).
+        every_update: Write after each update; for short runs that are read at once.
+        batch: Gives what was seen of the batches since it was asked last.
+        keep: Called with the step, a function that gives the gradients by name, and the norms, right before the step.
+    """
+
+    def __init__(
+        self,
+        writer: Callable[[], RunWriter],
+        *,
+        every_update: bool = False,
+        batch: Callable[[], Mapping[str, float]] | None = None,
+        keep: Callable[..., None] | None = None,
+    ) -> None:
+        self._make_writer = writer
+        self._writer: RunWriter | None = None
+        self._every_update = every_update
+        self._batch = batch
+        self._keep = keep
+        self._rows: list[_Row] = []
+        self._current: _Row | None = None
+        self._events: list[Event] = []
+        self._update_events: list[Event] = []
+        self._shapes: set[tuple[Any, ...]] = set()
+        self._clips: list[_Clip] = []
+        self._written_at = time.monotonic()
+        self._last_row_at: float | None = None
+        self._num_tensors = 0
+        self._max_norm: float | None = None
+        self.observer: Observer | None = None
+
+    @property
+    def writer(self) -> RunWriter:
+        """The writer of this rank's part, made when it is first needed."""
+        if self._writer is None:
+            self._writer = self._make_writer()
+        return self._writer
+
+    # --- what the observer calls
+
+    def event(self, event: Event) -> None:
+        """Take an event of the trace."""
+        self._update_events.append(event)
+        kind = event["k"]
+        if (
+            kind == "clip"
+            and event["how"] == "norm"
+            and event["returned"] is not None
+            and isinstance(event["bound"], int | float | torch.Tensor)
+        ):
+            self._clips.append(_Clip(event["returned"], event["bound"], set(event["tensors"]), event["given"]))
+        elif kind == "skip":
+            self._skipped(event)
+
+    def use(self, o: int, optimizer: torch.optim.Optimizer, event: Event) -> None:
+        """Measure the gradients the optimizer is about to use."""
+        observer = self.observer
+        assert observer is not None
+        owned = observer.registry.owned[o]
+        pairs = [(i, g) for i in owned if (p := observer.registry.parameter(i)) is not None and (g := p.grad) is not None]
+        norms = _stacked(tensor_norms([g for _, g in pairs]))
+        row = _Row(observer.updates + 1, o, [i for i, _ in pairs], norms, self._clips, list(observer.losses()), [], None, time.monotonic())
+        row.rates = [_plain(group.get("lr", math.nan)) for group in optimizer.param_groups]
+        row.divided, row.found_inf = event["divided"], event["skipped"]
+        scales = [s for _, s in row.losses if not isinstance(s, float) or s != 1.0]
+        row.scale = scales[-1] if scales else None
+        if self._batch is not None:
+            # A step that is measured again (a closure, clipping in its own code) has the batches it had before.
+            row.batch = self._batch() or (self._current.batch if self._current is not None else {})
+        self._current = row
+        if self._keep is not None and norms is not None:
+            registry = observer.registry
+            before = self._clips[-1].returned if self._clips else torch.linalg.vector_norm(norms)
+            self._keep(row.step, lambda: _by_name(registry, pairs), before, clipped=bool(self._clips), scale=row.divided)
+
+    def update(self, o: int) -> None:
+        """The step is over."""
+        if self._current is not None:
+            self._rows.append(self._current)
+            self._current = None
+        self._clips = []
+        self._keep_events()
+        if self._every_update or len(self._rows) >= _BLOCK_UPDATES or time.monotonic() - self._written_at > _BLOCK_S:
+            self.flush()
+
+    def _skipped(self, event: Event) -> None:
+        observer = self.observer
+        assert observer is not None
+        row = _Row(observer.updates + 1, event["o"], [], None, self._clips, list(observer.losses()), [], event["scale"], time.monotonic())
+        row.skipped = True
+        if self._batch is not None:
+            row.batch = self._batch()
+        self._current = row
+
+    def _keep_events(self) -> None:
+        observer = self.observer
+        assert observer is not None
+        shape = tuple((e["k"], e["site"], e.get("o"), len(e.get("tensors", ()))) for e in self._update_events if e["k"] != "hand")
+        if observer.updates <= _TRACED_UPDATES or shape not in self._shapes:
+            self._events += self._update_events
+        if len(self._shapes) < 1000:
+            self._shapes.add(shape)
+        self._update_events = []
+
+    # --- writing
+
+    def flush(self) -> None:
+        """Write what is there. The one moment that waits for the device."""
+        self._written_at = time.monotonic()
+        observer = self.observer
+        if observer is None or not (self._rows or self._events):
+            return
+        rows, self._rows = self._rows, []
+        events, self._events = self._events, []
+        if self._writer is None and not rows:
+            self._events = events
+            return
+        writer = self.writer
+        if len(observer.registry) > self._num_tensors:
+            writer.add_tensors(observer.registry.describe()[self._num_tensors :])
+            self._num_tensors = len(observer.registry)
+        if rows:
+            self._write_rows(writer, rows)
+        if events:
+            writer.append_events([as_json(e) for e in events])
+
+    def close(self, ended: str) -> None:
+        """Write the rest and how the run ended."""
+        if self._current is not None:
+            # The script died within the step: what it was about to use is worth having.
+            self._rows.append(self._current)
+            self._current = None
+        self._events += self._update_events
+        self._update_events = []
+        self.flush()
+        if self._writer is not None:
+            self._writer.close(ended)
+
+    def _write_rows(self, writer: RunWriter, rows: list[_Row]) -> None:
+        n = len(rows)
+        norms = np.full((n, self._num_tensors), np.nan, np.float32)
+        on_host = _Host(rows)
+        columns: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
+
+        def put(name: str, i: int, value: float) -> None:
+            if name not in columns:
+                columns[name] = np.full(n, np.nan)
+            columns[name][i] = value
+
+        for name in ("grad_norm", "grad_norm_used", "loss"):
+            columns[f"has_{name}"] = np.zeros(n)
+        for i, row in enumerate(rows):
+            tensor = on_host.norms[i] / on_host(row.divided, 1.0)
+            norms[i, row.tensors] = tensor
+            used = math.sqrt(float(np.square(tensor, dtype=np.float64).sum()))
+            before, coefficient, bound = _before_clipping(row, tensor, used, on_host)
+            if row.norms is not None:
+                put("grad_norm_used", i, used)
+            if row.norms is not None or bound is not None:
+                put("grad_norm", i, before)
+            columns["has_grad_norm_used"][i] = row.norms is not None
+            columns["has_grad_norm"][i] = row.norms is not None or bound is not None
+            if bound is not None:
+                put("max_norm", i, bound)
+                put("clip_coef", i, coefficient)
+                if math.isfinite(bound) and bound != self._max_norm:
+                    self._max_norm = bound
+                    writer.set_header(max_norm=bound)
+            if row.losses:
+                put("loss", i, sum(on_host(loss) / on_host(scale) for loss, scale in row.losses))
+                columns["has_loss"][i] = 1
+                put("num_micro_batches", i, len(row.losses))
+            for g, rate in enumerate(row.rates):
+                if g == 0 or rate != row.rates[0]:
+                    put("lr" if g == 0 else f"lr/{g}", i, rate)
+            if row.scale is not None:
+                put("loss_scale", i, on_host(row.scale))
+                put("skipped", i, on_host(row.found_inf, float(row.skipped)))
+            if self._last_row_at is not None:
+                put("step_s", i, row.at - self._last_row_at)
+            self._last_row_at = row.at
+            put("optimizer", i, row.optimizer)
+            for name, value in row.batch.items():
+                put(name, i, value)
+        writer.append(np.array([r.step for r in rows], np.int64), columns, norms)
+
+
+def _by_name(registry: Registry, pairs: list[tuple[int, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+    tensors = registry.describe()
+    return [(tensors[i].name, g) for i, g in pairs]
+
+
+def _before_clipping(row: _Row, tensor: np.ndarray[Any, Any], used: float, on_host: _Host) -> tuple[float, float, float | None]:
+    """Norm before clipping, coefficient, bound. Each tensor's norm divided by the coefficients of the calls that covered it.
+
+    Where one call covered just these tensors, what it returned is that norm.
+    """
+    clips = [(c, on_host(c.returned), on_host(c.bound)) for c in row.clips]
+    clips = [
+        (c, returned, bound)
+        for c, returned, bound in clips
+        if math.isfinite(bound) and bound > 0 and (row.skipped or c.tensors & set(row.tensors))
+    ]
+    if not clips:
+        return used, math.nan, None
+    factor = np.ones(len(row.tensors))
+    coefficient = 1.0
+    for c, returned, bound in clips:
+        f = min(1.0, bound / (returned + _EPS)) if math.isfinite(returned) else math.nan
+        coefficient = f if math.isnan(f) else min(coefficient, f)
+        factor *= [f if t in c.tensors else 1.0 for t in row.tensors]
+    only, returned, bound = clips[-1]
+    if row.skipped or (len(clips) == 1 and only.tensors == set(row.tensors) and len(only.tensors) == only.given and row.scale is None):
+        return returned, coefficient, bound
+    with np.errstate(divide="ignore", invalid="ignore"):
+        before = math.sqrt(float(np.square(tensor / factor, dtype=np.float64).sum()))
+    return before, coefficient, bound
+
+
+class _Host:
+    """The numbers of some rows on the host, brought there in one copy for each device."""
+
+    def __init__(self, rows: list[_Row]) -> None:
+        scalars: list[torch.Tensor] = []
+        for row in rows:
+            held = [row.divided, row.found_inf, row.scale, *(x for pair in row.losses for x in pair)]
+            held += [x for c in row.clips for x in (c.returned, c.bound)]
+            scalars += [x for x in held if isinstance(x, torch.Tensor)]
+        vectors = [r.norms for r in rows if r.norms is not None]
+        self._values = dict(zip(map(id, scalars), _fetched([_local_scalar(x) for x in scalars]), strict=True))
+        fetched = iter(_fetched(vectors))
+        self.norms = [np.empty(0) if r.norms is None else next(fetched) for r in rows]
+
+    def __call__(self, value: Any, default: float = math.nan) -> float:
+        if value is None:
+            return default
+        return float(self._values[id(value)][0]) if isinstance(value, torch.Tensor) else float(value)
+
+
+def _local_scalar(value: torch.Tensor) -> torch.Tensor:
+    value = value.detach()
+    return (value.to_local() if hasattr(value, "to_local") else value).reshape(-1)[:1]
+
+
+def _fetched(vectors: list[torch.Tensor]) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    """Vectors from any device, float64, in the given order."""
+    host: dict[torch.device, np.ndarray[Any, Any]] = {}
+    for device in {v.device for v in vectors}:
+        together = torch.cat([v.float() if device.type != "cpu" else v.double() for v in vectors if v.device == device])
+        host[device] = together.cpu().double().numpy()
+    at = dict.fromkeys(host, 0)
+    out = []
+    for v in vectors:
+        start = at[v.device]
+        at[v.device] = start + len(v)
+        out.append(host[v.device][start : start + len(v)])
+    return out
+
+
+def _stacked(norms: list[torch.Tensor]) -> torch.Tensor | None:
+    if not norms:
+        return None
+    device = norms[0].device
+    return torch.stack([n.to(device, torch.float64 if device.type == "cpu" else torch.float32) for n in norms])
+
+
+def _plain(rate: Any) -> float:
+    # A learning rate on an accelerator would have to be waited for.
+    if isinstance(rate, torch.Tensor):
+        return float(rate) if rate.device.type == "cpu" else math.nan
+    return float(rate)

@@ -1,0 +1,67 @@
+"""Where in the user's code a call was made."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from functools import lru_cache
+from types import FrameType
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARY = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib", "stdlib"))
+_TORCH = tuple(os.path.join(path, "torch") + os.sep for path in _LIBRARY[:2])
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((_HERE, "<frozen"))
+
+
+def call_site() -> str | None:
+    """`file:line:function` of the innermost frame that is the user's own code.
+
+    A call that a library makes (a trainer, say) is told by the user's frame that led to it, and by the
+    library's own frame behind ` via `. None where no frame of the user's is on the stack.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    library: FrameType | None = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not _is_ours(file) and not file.startswith(_TORCH):
+            if not _real(file).startswith(_LIBRARY) and not file.startswith("<"):
+                site = _written(frame)
+                return site if library is None else f"{site} via {_written(library)}"
+            if library is None and not _real(file).startswith(_LIBRARY[2]):
+                library = frame
+        frame = frame.f_back
+    return None if library is None else _written(library)
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame outside torch and this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (_is_ours(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_TORCH)):
+        frame = frame.f_back
+    return frame
+
+
+def _written(frame: FrameType) -> str:
+    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}:{frame.f_code.co_qualname}"
+
+
+# Asked several times an update, of a handful of files.
+@lru_cache(maxsize=4096)
+def _real(file: str) -> str:
+    return os.path.realpath(file)
+
+
+@lru_cache(maxsize=4096)
+def _short(file: str) -> str:
+    for root in _LIBRARY:
+        if file.startswith(root):
+            return file[len(root) :]
+    try:
+        relative = os.path.relpath(file)
+    except ValueError:
+        return file
+    return file if relative.startswith("..") else relative

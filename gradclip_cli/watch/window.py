@@ -1,0 +1,209 @@
+"""What the user's own code does with the gradients between `backward` and `step`, seen call by call.
+
+A loop that clips by hand leaves no call that we could hook. In this window, and only in it, a torch function mode
+sees every call: reading a gradient, making a norm of it, comparing that with a bound, writing a gradient.
+The mode lies below every mode of the user's own, so that theirs come and go as they would without it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import weakref
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+
+from gradclip_cli.watch.registry import Registry
+from gradclip_cli.watch.sites import call_site, user_frame
+
+_NORMS = {"norm", "vector_norm", "matrix_norm", "_foreach_norm", "linalg_vector_norm", "dot", "vdot", "inner"}
+_REDUCTIONS = {"sum", "max", "amax", "mean", "aminmax"}
+_COMPARISONS = {"gt", "ge", "lt", "le", "__gt__", "__ge__", "__lt__", "__le__", "greater", "less"}
+_CAPS = {"clamp", "clamp_", "clip", "clip_", "clamp_max", "clamp_max_", "minimum", "min", "fmin"}
+_QUOTIENTS = {"__rtruediv__", "__rdiv__", "reciprocal", "div", "true_divide", "__truediv__", "rtruediv"}
+_PRODUCTS = {"mul", "mul_", "__mul__", "__imul__", "__rmul__", "multiply", "div", "div_", "__itruediv__", "_foreach_mul", "_foreach_mul_"}
+_READS = {"item", "__float__", "tolist"}
+_BOUND_NAME = re.compile(r"max_?(grad_?)?norm|clip|thresh|limit|bound", re.IGNORECASE)
+
+
+class Window(TorchFunctionMode):
+    """Open between a backward and the step that uses it.
+
+    Attributes:
+        wrote: Site of the last write to a gradient, or None.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_open = False
+        self._storages: set[int] = set()
+        self._derived: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._norms: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.wrote: str | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._norm_site: str | None = None
+        self._function = ""
+        self._bound: float | None = None
+        self._over = False
+        self._scaled_copy = False
+        self._value: float | None = None
+
+    def open(self, registry: Registry) -> None:
+        """Begin to look at what is done with the gradients there are now."""
+        self._storages = {a for _, q in registry.parameters() if (g := q.grad) is not None and (a := _address(g))}
+        self.wrote = None
+        if not self._is_open:
+            self._is_open = True
+            self._place(self)
+
+    def pause(self) -> None:
+        """Look away while torch clips: its own norms are no work of the user's hands."""
+        if self._is_open:
+            self._is_open = False
+            self._place(None)
+
+    def took_norm(self, total: torch.Tensor) -> None:
+        """Torch computed this norm for the user; what becomes of it is of interest."""
+        self._derived[id(total)] = self._norms[id(total)] = weakref.ref(total)
+
+    def close(self) -> list[dict[str, Any]]:
+        """Stop looking; what was computed from the gradients, if a norm was."""
+        self.pause()
+        found: list[dict[str, Any]] = []
+        if self._norm_site is not None or self._bound is not None:
+            found.append(
+                {
+                    "site": self._norm_site,
+                    "function": self._function,
+                    "norm": self._value,
+                    "bound": self._bound,
+                    "over": self._over,
+                    "scaled_copy": self._scaled_copy,
+                }
+            )
+        self._forget()
+        self._derived.clear()
+        self._norms.clear()
+        return found
+
+    def _place(self, mode: Window | None) -> None:
+        stack = [m for m in _get_current_function_mode_stack() if m is not self]
+        for _ in _get_current_function_mode_stack():
+            _pop_mode()
+        for m in ([] if mode is None else [mode]) + stack:
+            _push_mode(m)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function as it is, then look at what it was."""
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if self._is_open:
+            # A tensor without storage or value (fake, meta, a subclass of its own kind) tells nothing here.
+            with suppress(RuntimeError, NotImplementedError, TypeError, ValueError):
+                self._look(getattr(func, "__name__", ""), args, kwargs, out)
+        return out
+
+    def _look(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        inputs = list(_tensors((*args, *kwargs.values())))
+        from_gradient = any(_address(t) in self._storages for t in inputs)
+        derived = from_gradient or any(self._has(self._derived, t) for t in inputs)
+        if not derived:
+            return
+        if from_gradient and (
+            name.endswith("_") and not name.endswith("__") or name in ("__imul__", "__itruediv__", "__setitem__", "__isub__", "__iadd__")
+        ):
+            first = next(iter(_tensors(args)), None)
+            if first is not None and _address(first) in self._storages:
+                self.wrote = call_site()
+        outputs = list(_tensors((out,)))
+        is_norm = name in _NORMS or (name in _REDUCTIONS and all(t.numel() == 1 for t in outputs))
+        from_norm = any(self._has(self._norms, t) for t in inputs)
+        for t in outputs:
+            if _address(t) not in self._storages:
+                self._derived[id(t)] = weakref.ref(t)
+                if is_norm or (from_norm and t.numel() <= max(i.numel() for i in inputs) and name not in _PRODUCTS | {"cat"}):
+                    self._norms[id(t)] = weakref.ref(t)
+        if is_norm and self._norm_site is None:
+            self._norm_site = call_site()
+            frame = user_frame()
+            self._function = frame.f_code.co_name if frame is not None else ""
+        if from_norm:
+            self._judge(name, args, inputs, out)
+        if (
+            (
+                name in _PRODUCTS
+                and not from_norm
+                and inputs
+                and inputs[0].numel() > 1
+                and not (_address(inputs[0]) in self._storages and name.endswith("_"))
+            )
+            or name in _PRODUCTS
+            and from_norm
+            and any(t.numel() > 1 and _address(t) not in self._storages for t in outputs)
+        ):
+            self._scaled_copy = True
+
+    def _judge(self, name: str, args: Any, inputs: list[torch.Tensor], out: Any) -> None:
+        norm = next(t for t in inputs if self._has(self._norms, t))
+        others = [a for a in args if a is not norm and isinstance(a, int | float | torch.Tensor) and not isinstance(a, bool)]
+        if name in _COMPARISONS and others and norm.numel() == 1:
+            self._against(float(norm), float(others[0]))
+        elif name in _QUOTIENTS and norm.numel() == 1:
+            numerator = float(others[0]) if others else None
+            if name in ("__truediv__", "div", "true_divide") and args[0] is norm:
+                return
+            if numerator is not None:
+                self._against(float(norm), numerator)
+        elif name in _CAPS and isinstance(out, torch.Tensor) and out.numel() == 1 and norm.numel() == 1 and self._bound is None:
+            self._over |= float(out) < 1
+        elif name in _READS and norm.numel() == 1:
+            self._against_names(float(norm))
+
+    def _against(self, norm: float, bound: float) -> None:
+        self._value, self._bound = norm, bound
+        self._over |= norm > bound
+
+    def _against_names(self, norm: float) -> None:
+        """A norm that became a Python number is compared out of our sight; variables with a telling name stand in."""
+        self._value = norm
+        frame = user_frame()
+        if frame is None or self._bound is not None:
+            return
+        for name, value in frame.f_locals.items():
+            if (
+                _BOUND_NAME.search(name)
+                and isinstance(value, int | float)
+                and not isinstance(value, bool)
+                and math.isfinite(value)
+                and value > 0
+            ):
+                self._against(norm, float(value))
+                return
+
+    def _has(self, table: dict[int, weakref.ref[torch.Tensor]], t: torch.Tensor) -> bool:
+        ref = table.get(id(t))
+        return ref is not None and ref() is t
+
+
+def _tensors(values: Any) -> Any:
+    for v in values:
+        if isinstance(v, torch.Tensor):
+            yield v
+        elif isinstance(v, list | tuple):
+            yield from (x for x in v if isinstance(x, torch.Tensor))
+
+
+def _address(t: torch.Tensor) -> int:
+    """Of the memory a tensor lies in; 0 where there is none to ask for."""
+    try:
+        with torch._C.DisableTorchFunction():
+            if hasattr(t, "_local_tensor"):
+                t = t._local_tensor
+            return t.untyped_storage().data_ptr() if t.layout == torch.strided else 0
+    except (RuntimeError, NotImplementedError):
+        return 0

@@ -1,0 +1,69 @@
+"""Small training programs, each with a known verdict, and the judging of what `gradclip verify` says about them.
+
+Half of them clip as they should, the others make one mistake each. `verdicts.json` says of each which rule `verify` must
+find (null: the loop is right, so no GC4xx at all) and which further rules may honestly stand beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TypedDict
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+TIMEOUT_S = 180.0
+
+
+class Verdict(TypedDict):
+    expect: str | None
+    allow: list[str]
+
+
+VERDICTS: dict[str, Verdict] = json.loads((HERE / "verdicts.json").read_text(encoding="utf-8"))
+
+
+def representative() -> list[str]:
+    """Every third program of each expected rule, and at least one of each."""
+    by_rule: dict[str, list[str]] = {}
+    for name in sorted(VERDICTS):
+        by_rule.setdefault(VERDICTS[name]["expect"] or "", []).append(name)
+    return sorted(name for names in by_rule.values() for name in names[::3])
+
+
+def judge(name: str, cwd: Path) -> str | None:
+    """What is wrong with the answer of `gradclip verify` for this program; None where it is right."""
+    want = VERDICTS[name]
+    expect = want["expect"]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "80"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "gradclip_cli", "verify", "--format", "json", str(HERE / name)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            env=env,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer in {TIMEOUT_S:.0f} s"
+    try:
+        found = [finding["rule"] for finding in json.loads(done.stdout)["findings"]]
+    except (ValueError, KeyError, TypeError) as error:
+        return f"no verdict on standard output ({error!r}; exit {done.returncode}): {done.stderr.strip()[-300:]}"
+    wrong = []
+    if expect and expect not in found:
+        wrong.append(f"{expect} is missing")
+    false_alarms = sorted({rule for rule in found if rule.startswith("GC4")} - {*want["allow"], expect})
+    if false_alarms:
+        wrong.append(f"false alarm {', '.join(false_alarms)}")
+    if expect and expect.startswith("GC4") and done.returncode != 1:
+        wrong.append(f"exit {done.returncode}, not 1")
+    # A threshold that cuts every update may count or not; nothing else may make a right loop fail.
+    if expect is None and done.returncode != 0 and not (done.returncode == 1 and "GC201" in found):
+        wrong.append(f"exit {done.returncode}, not 0")
+    return f"{'; '.join(wrong)} (found {', '.join(found) or 'nothing'})" if wrong else None
