@@ -54,6 +54,8 @@ def test_the_readme_is_whole() -> None:
         "What it reads",
         "What it finds",
         "Recording a run",
+        "Stored gradients",
+        "Proving clipping",
         "In CI",
         "Exit codes",
         "From Python",

@@ -159,7 +159,7 @@ def test_keys_come_in_the_order_of_the_text(tmp_path: Path) -> None:
 def test_what_is_no_series(text: str, tmp_path: Path) -> None:
     with pytest.raises(GradclipError, match="no series") as e:
         log_of(tmp_path, text)
-    assert "torchtitan" in (e.value.hint or "")
+    assert e.value.hint
 
 
 def test_code_and_configuration_before_the_log(tmp_path: Path) -> None:

@@ -167,6 +167,30 @@ def test_a_part_of_the_gradient_is_told_by_the_norm_in_the_file(tmp_path: Path) 
     assert done([tmp_path / "one.safetensors"]).notes == ()
 
 
+def test_clipping_can_be_undone_where_the_norm_is_told(gradclip: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "g"
+    folder.mkdir()
+    norms = [exact_norm(list(gradients(i).values()), 2) * 7 for i in range(40)]
+    for i, norm in enumerate(norms):
+        clipped = {n: np.asarray(a * np.float32(7 * 0.5 / (norm + 1e-6))) for n, a in gradients(i).items()}
+        write_safetensors(folder / f"step-{i + 1}.safetensors", clipped, stage="post_clip", max_norm=0.5, total_norm=norm)
+    stored = done([folder])
+    assert [s.total_norm for s in stored.steps] == pytest.approx([0.5] * 40, rel=1e-5)
+    assert not any(s.clips[0].acts for s in stored.steps)
+    assert any("--unclip scales them back" in note for note in stored.notes)
+    result = done([folder], unclip=True, clip_values=(0.05,))
+    assert [s.total_norm for s in result.steps] == pytest.approx(norms, rel=1e-12)
+    assert [s.clips[0].coefficient for s in result.steps] == pytest.approx([0.5 / (n + 1e-6) for n in norms], rel=1e-12)
+    step, values = result.steps[3], flat(gradients(3)) * 7
+    assert step.alternatives[-1].clipped_norm == pytest.approx(np.linalg.norm(np.clip(values, -0.05, 0.05)), rel=1e-6)
+    assert result.findings == ()
+    for options in ([], ["--unclip"]):
+        gradclip("replay", "g", "-o", "run", "--force", *options, code=0)
+        (run,) = json.loads(gradclip("analyze", "run", "-f", "json", code=0).stdout)["runs"]
+        assert run["series"]["grad_norm"]["max"] == pytest.approx(max(norms), rel=1e-12)
+        assert run["series"]["clip_coef"]["min"] == pytest.approx(0.5 / max(norms), rel=1e-5)
+
+
 # The optimizer
 
 

@@ -391,7 +391,7 @@ def test_steps_come_from_the_metadata_then_the_name_then_the_order(tmp_path: Pat
     write_safetensors(tmp_path / "b.safetensors", gradients())
     found = only(tmp_path)
     assert [s.step for s in found.steps] == list(range(7))
-    assert "1 of 7 do not tell theirs" in found.notes[0]
+    assert "1 of 7 tell none" in found.notes[0]
 
 
 def test_claims_are_read(tmp_path: Path) -> None:
@@ -490,6 +490,7 @@ def test_damaged_checkpoints(sharded: Path, tmp_path: Path) -> None:
     path = copied(sharded, tmp_path / "missing")
     next(path.glob("*.distcp")).unlink()
     assert "no such file" in error_of(path)
+    assert "in front of the archive" in error_of(next((sharded / "sharded").glob("__0_0.distcp")))
     path = copied(sharded, tmp_path / "cut")
     file = next(path.glob("*.distcp"))
     file.write_bytes(file.read_bytes()[:-1500])

@@ -14,6 +14,7 @@ import pytest
 from gradclip_cli.analysis import analyze
 from gradclip_cli.model import Analysis, Damage, Finding, NormStage, Overflow, Rewind, Run, Severity, Verdict
 from gradclip_cli.rules import RULES
+from tests import watched
 from tests.conftest import make_run
 
 _RNG_SEED = 7
@@ -114,6 +115,35 @@ CASES: dict[str, tuple[Case, tuple[int, int] | None, Case]] = {
     ),
 }
 
+_EVERY = (1, watched.UPDATES)
+
+
+def loop(function: Callable[[], None]) -> Case:
+    return lambda: watched.watched(function)
+
+
+CASES |= {
+    "GC401": (loop(watched.scaled(unscale=False)), _EVERY, loop(watched.scaled(unscale=True))),
+    "GC402": (loop(watched.after_step), (2, watched.UPDATES), loop(watched.right)),
+    "GC403": (loop(watched.before_backward), _EVERY, loop(watched.right)),
+    "GC404": (loop(watched.per_microbatch), _EVERY, loop(watched.right_accumulated)),
+    "GC405": (loop(watched.changed_behind), _EVERY, loop(watched.right)),
+    "GC406": (loop(watched.partial), _EVERY, loop(watched.frozen_part)),
+    "GC407": (loop(watched.empty_list), _EVERY, loop(watched.right)),
+    "GC408": (loop(watched.on_copies), _EVERY, loop(watched.right_by_hand)),
+    "GC409": (loop(watched.separate), _EVERY, loop(watched.right)),
+    "GC410": (loop(watched.unclipped), _EVERY, loop(watched.right_by_hand)),
+    "GC411": (lambda: watched.ranks(watched.right, watched.unclipped), _EVERY, lambda: watched.ranks(watched.right, watched.right)),
+    "GC412": (loop(watched.repeated), _EVERY, loop(watched.right)),
+    "GC413": (loop(watched.nonfinite(skip=False)), (6, watched.UPDATES), loop(watched.nonfinite(skip=True))),
+    "GC414": (loop(watched.bound(-1.0)), _EVERY, loop(watched.bound(float("inf")))),
+    "GC415": (loop(watched.by_value), _EVERY, loop(watched.right)),
+    "GC416": (loop(watched.twice(5.0)), _EVERY, loop(watched.twice(float("inf")))),
+    "GC417": (loop(watched.cleared), _EVERY, loop(watched.cleared_late)),
+    "GC418": (loop(watched.closure(inside=False)), _EVERY, loop(watched.closure(inside=True))),
+    "GC419": (loop(watched.scaled(unscale=True, twice=True)), _EVERY, loop(watched.scaled(unscale=True))),
+}
+
 
 def found(analysis: Analysis, rule: str) -> list[Finding]:
     return [f for f in analysis.findings if f.rule == rule]
@@ -180,6 +210,31 @@ def test_without_steps_rows_are_evidence() -> None:
     assert hit.first_step is None
     assert hit.evidence["first_row"] == 200
     assert "row" not in hit.message or "step" not in hit.message
+
+
+RIGHT = [
+    watched.right,
+    watched.right_by_hand,
+    watched.right_accumulated,
+    watched.frozen_part,
+    watched.cleared_late,
+    watched.nonfinite(skip=True),
+    watched.scaled(unscale=True),
+    watched.closure(inside=True),
+    watched.twice(float("inf")),
+]
+
+
+@pytest.mark.parametrize("function", RIGHT, ids=range(len(RIGHT)))
+def test_a_loop_that_clips_rightly_has_no_finding_of_the_loop(function: Callable[[], None]) -> None:
+    assert [f for f in analyze(watched.watched(function)).findings if f.rule.startswith("GC4")] == []
+
+
+def test_the_numbers_of_a_clip_before_unscale() -> None:
+    (hit,) = found(analyze(watched.watched(watched.scaled(unscale=False))), "GC401")
+    assert hit.evidence["loss_scale"] == 256
+    assert hit.evidence["norm_used"] == pytest.approx(1 / 256, rel=1e-4)
+    assert "watched.py" in hit.message
 
 
 def test_missing_series_are_skipped_with_a_reason() -> None:
@@ -260,3 +315,9 @@ def test_a_loss_that_falls_to_zero_at_once_is_no_learning() -> None:
 def test_a_loss_that_rises_from_its_first_rows() -> None:
     (hit,) = found(analyze(make_run(np.linspace(2, 7, 400) + losses() / 100, norms())), "GC103")
     assert "from its first rows on" in hit.message
+
+
+def test_values_near_the_largest_float_leave_no_rule_astray() -> None:
+    result = analyze(make_run(np.full(60, 1e308), np.full(60, 1e308)))
+    assert found(result, "GC107") == []
+    assert result.verdict is Verdict.STABLE

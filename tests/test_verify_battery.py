@@ -174,6 +174,20 @@ def test_a_fault_of_the_optimizer_is_no_fault_of_clipping(monkeypatch: pytest.Mo
     assert "fused, in float32 on cpu: update 1 has norm 0.0015 where 0.015 is right, without clipping as well" in judged.outcome.note
 
 
+def test_a_tensor_there_is_no_memory_for_is_not_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradclip_cli.verify import sizes
+
+    monkeypatch.setattr(sizes, "_free_bytes", lambda device: 450_000.0)
+    (judged,) = battery(wanted=("B201",), elements=100_000).judged
+    assert judged.status is Status.PASS
+    assert judged.outcome.detail.endswith("; no memory for float64 at 10^5")
+    (judged,) = battery(wanted=("B201",), elements=200_000).judged
+    assert (judged.status, judged.outcome.detail) == (
+        Status.SKIP,
+        "no memory for 200,000 elements on cpu: --elements takes a smaller number",
+    )
+
+
 def test_the_table() -> None:
     assert [t.id for t in TRIALS] == sorted(t.id for t in TRIALS)
     assert len({t.id for t in TRIALS}) == len({t.name for t in TRIALS}) == len(TRIALS)

@@ -37,8 +37,8 @@ def test_a_failure_is_a_finding_and_exit_status_1(gradclip) -> None:
     # A bound that the 1e-6 PyTorch adds to the norm outweighs.
     text = gradclip("verify", "--device", "cpu", "--select", "B104", "--dtype", "fp32", "--max-norm", "1e-7", code=1).stdout
     assert text.startswith("FAIL  device battery\ncpu, float32, 1 rank, torch ")
-    assert "a gradient below the bound is 0.9" in " ".join(text.split())
-    assert "GC504 changed-below-bound: `gradclip explain GC504`" in text
+    assert "expected 0: off by 0.9" in " ".join(text.split())
+    assert "GC504 changed-below-bound: see `gradclip explain GC504`" in text
     assert max(map(len, text.splitlines())) <= 80
     assert text.splitlines()[-1] == "FAIL, exit status 1: 1 of 1 check failed"
 

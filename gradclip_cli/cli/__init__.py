@@ -8,11 +8,14 @@ from typing import Annotated, cast
 
 import typer
 
+from gradclip_cli.errors import UsageError
+
 # Name, module and function, one line of help (at most 55 characters). Only the command that was asked for is imported.
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("analyze", "gradclip_cli.cli.analyze:analyze", "What happened in a run, what led to what."),
     ("check", "gradclip_cli.cli.check:check", "May the long run start? Exit status 0 or 1, for CI."),
     ("explain", "gradclip_cli.cli.explain:explain", "What a rule means, how it decides, when it is wrong."),
+    ("probe", "gradclip_cli.cli.probe:probe", "A short training that shows what clipping does."),
     ("record", "gradclip_cli.cli.record:record", "Run a training script, record what its gradients do."),
     ("replay", "gradclip_cli.cli.replay:replay", "What clipping does to stored gradients."),
     ("suggest-threshold", "gradclip_cli.cli.suggest_threshold:suggest_threshold", "What max_norm should be, from the norms of a run."),
@@ -28,7 +31,11 @@ def load(place: str) -> Callable[..., int]:
 
 
 def build_app(args: Sequence[str]) -> typer.Typer:
-    """The typer application for one command line; the commands that it does not ask for are a name and a line of help."""
+    """The typer application for one command line; the commands that it does not ask for are a name and a line of help.
+
+    Raises:
+        UsageError: Where an argument is empty: as a path it would be the working directory, which nobody named.
+    """
     app = typer.Typer(
         name="gradclip",
         no_args_is_help=True,
@@ -40,6 +47,8 @@ def build_app(args: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_gradclip)
     asked = next((a for a in args if not a.startswith("-")), None)
+    if "" in args and asked not in RUN_A_SCRIPT:
+        raise UsageError("found an empty argument, expected a name or a value", hint="is a variable of the shell unset?")
     for name, place, line in COMMANDS:
         if name == asked:
             # Options behind a script's name are the script's.

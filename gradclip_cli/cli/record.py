@@ -43,7 +43,7 @@ def record(
     check_torch()
     check_choice(save_grads)
     check_script(script, module=module)
-    directory = _run_directory(output, script, force=force)
+    directory = run_directory(output, script, force=force)
     start(script, args or [], as_module=module, directory=str(directory), max_updates=max_steps, save_grads=save_grads)
 
 
@@ -73,7 +73,7 @@ def check_script(script: str, *, module: bool) -> None:
         raise UsageError(f"{script}: no such file", hint="everything behind the script's name is given to the script; use -m for a module")
 
 
-def _run_directory(output: Path | None, script: str, *, force: bool) -> Path:
+def run_directory(output: Path | None, script: str, *, force: bool) -> Path:
     """Where this rank records; made free where `force` says so."""
     from gradclip_cli.errors import UsageError
     from gradclip_cli.runfile import check_free, remove_recorded

@@ -26,9 +26,12 @@ def replay(
         ),
     ],
     max_norm: Annotated[
-        list[float] | None, typer.Option(metavar="M", help="Clip at this norm; may be repeated.", show_default="the one the files tell")
+        list[float] | None,
+        typer.Option(metavar="M", help="Clip at this norm; may be repeated [default: what the files tell].", show_default=False),
     ] = None,
-    norm_type: Annotated[float | None, typer.Option(metavar="P", help="1, 2, 3, ..., inf.", show_default="2")] = None,
+    norm_type: Annotated[
+        float | None, typer.Option(metavar="P", help="1, 2, 3, ..., inf [default: what the files tell, else 2].", show_default=False)
+    ] = None,
     clip_value: Annotated[
         list[float] | None, typer.Option(metavar="V", help="Compare clipping of values to [-V, V]; may be repeated.", show_default=False)
     ] = None,
@@ -37,11 +40,14 @@ def replay(
         typer.Option(metavar="REGEX", help="Compare clipping by groups: tensors whose names match it alike are one.", show_default=False),
     ] = None,
     histogram: Annotated[bool, typer.Option("--histogram", help="Count the elements by magnitude.")] = False,
+    unclip: Annotated[
+        bool, typer.Option("--unclip", help="Scale gradients that were saved after clipping back to the norm before it.")
+    ] = False,
     optimizer: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Run the steps through an optimizer of torch.optim: sgd, adamw, ...", show_default=False),
     ] = None,
-    lr: Annotated[float | None, typer.Option(metavar="LR", help="Its learning rate.", show_default="0.001")] = None,
+    lr: Annotated[float | None, typer.Option(metavar="LR", help="Its learning rate [default: 0.001].", show_default=False)] = None,
     optimizer_arg: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Its other arguments: momentum=0.9.", show_default=False)
     ] = None,
@@ -82,7 +88,7 @@ def replay(
         try:
             _check_targets(gradients, plot, output, force=force)
             kind = None if optimizer is None else OptimizerKind(optimizer, lr, optimizer_arg or ())
-            request = Request(tuple(max_norm or ()), norm_type, tuple(clip_value or ()), _pattern(group_by), histogram, kind)
+            request = Request(tuple(max_norm or ()), norm_type, tuple(clip_value or ()), _pattern(group_by), histogram, unclip, kind)
             with reading(gradients[0]) if ranks.rank == 0 else nullcontext():
                 result, failures = measure(gradients, request, ranks=ranks)
         except GradclipError as e:
@@ -149,18 +155,21 @@ def _write_run(result: Replay, directory: Path, *, force: bool) -> None:
     with np.errstate(over="ignore"):
         for row, s in zip(norms, steps, strict=True):
             row[[place[name] for name in s.tensors]] = s.tensor_norms
-    # Of gradients that were clipped before they were saved, the norm before is not known.
+    # Of gradients that were clipped before they were saved, the norm before is the one the file tells.
     clipped = np.array([s.stage is NormStage.POST_CLIP for s in steps])
     total = np.array([s.total_norm for s in steps])
+    told = np.array([np.nan if s.claimed_total_norm is None else s.claimed_total_norm for s in steps])
+    untold = np.array([s.claimed_total_norm is None for s in steps])
     columns = {
-        "grad_norm": np.where(clipped, np.nan, total),
-        "has_grad_norm": (~clipped).astype(np.float64),
+        "grad_norm": np.where(clipped, told, total),
+        "has_grad_norm": (~(clipped & untold)).astype(np.float64),
         "grad_norm_used": np.where(clipped, total, [s.clips[0].clipped_norm if s.clips else np.nan for s in steps]),
         "has_grad_norm_used": (clipped | bool(result.max_norms)).astype(np.float64),
     }
     if result.max_norms:
         columns["max_norm"] = np.full(len(steps), result.max_norms[0])
-        columns["clip_coef"] = np.where(clipped, np.nan, [s.clips[0].coefficient for s in steps])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            columns["clip_coef"] = np.where(clipped, total / told, [s.clips[0].coefficient for s in steps])
     if force:
         remove_recorded(directory)
     problems: list[str] = []

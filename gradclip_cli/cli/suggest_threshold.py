@@ -52,7 +52,7 @@ def suggest_threshold(
     """Suggest max_norm from the gradient norms that a run logged before clipping, with an interval and the reasons.
 
     The rule: a safety net touches few healthy steps and catches every explosion. So it is the 99th percentile of the healthy norms. One
-    healthy step in a hundred is clipped, and of those most hardly; an explosion is ten times the usual norm at least and lies above.
+    healthy step in a hundred is clipped, most of those a little; an explosion is ten times the usual norm at least and lies above.
     Healthy are the finite norms after the warm-up, outside explosions, loss spikes and what follows a divergence; those that
     exploded are kept to tell whether a threshold would have caught them. A lower percentile makes clipping a part of the ordinary step: it
     then lowers the learning rate in effect.

@@ -149,9 +149,13 @@ def _fill(table: Floats, histogram: npt.NDArray[np.int64], blocks: Sequence[Bloc
         for span in spans:
             work(span)
         return
-    with ThreadPoolExecutor(num_threads) as pool:
+    pool = ThreadPoolExecutor(num_threads)
+    try:
         for _ in pool.map(work, spans):
             pass
+    finally:
+        # After an error, or Ctrl-C, what is left is not worth waiting for.
+        pool.shutdown(cancel_futures=True)
 
 
 def share(blocks: Sequence[Block], ranks: Ranks) -> list[range]:

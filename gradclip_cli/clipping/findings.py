@@ -10,6 +10,7 @@ import numpy as np
 from gradclip_cli.clipping.sources import StoredStep
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.model import Finding, NonfiniteTensor, NormStage, ReplayStep, Severity
+from gradclip_cli.wording import count, number
 
 # As GC203 for logs: a clipped norm is max_norm * G / (G + 1e-6), from a norm that float32 held.
 _TOLERANCE = 1e-3
@@ -27,6 +28,7 @@ def judge(
     """The findings, and what can be said of the claims of the files beside them."""
     above, remarks = _claims(steps, stored, norm_type)
     remarks += _parts(steps, stored, norm_type)
+    remarks += _undone(steps, stored)
     found = [*_nonfinite(steps), *above, *_overflowing(steps, stored), *_dominant(steps)]
     found += [Finding("GC307", "damaged-file", Severity.WARNING, f.message, None, None, {}) for f in failures]
     return found, remarks
@@ -101,6 +103,18 @@ def _claims(steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type
     text = f"{share} exceed max_norm {bound:g}, up to {worst.total_norm:.4g} at step {worst.step}"
     evidence = {"num_steps": len(over), "largest_norm": worst.total_norm, "max_norm": bound}
     return [Finding("GC203", "above-max-norm", Severity.ERROR, text, over[0][0].step, over[-1][0].step, evidence)], remarks
+
+
+def _undone(steps: Sequence[ReplayStep], stored: Sequence[StoredStep]) -> list[str]:
+    """That clipping was undone, or could be."""
+    if undone := sum(s.claims.restored != 1 for s in stored):
+        return [f"{count(undone, 'step')} saved after clipping: scaled back to the norm that the file tells"]
+    norms = [(s.claimed_total_norm, s.step) for s in steps if s.stage is NormStage.POST_CLIP and s.claimed_total_norm is not None]
+    finite = [pair for pair in norms if math.isfinite(pair[0])]
+    if not finite:
+        return []
+    largest, step = max(finite)
+    return [f"{count(len(finite), 'step')} saved after clipping, of norms up to {number(largest)} (step {step}): --unclip scales them back"]
 
 
 def _parts(steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type: float) -> list[str]:

@@ -201,7 +201,7 @@ def _replayed(kind: OptimizerKind, column: _Column, steps: Sequence[StoredStep],
     for k, block in column.items():
         if np.isnan(coefficients[:, k]).all():
             continue
-        gradient = _gradient(block, reader, shape).to(parameters[0].dtype) / steps[k].claims.scale
+        gradient = _gradient(block, reader, shape).to(parameters[0].dtype) / steps[k].claims.divisor
         for way, (parameter, optimizer) in enumerate(zip(parameters, optimizers, strict=True)):
             before = parameter.detach().clone()
             parameter.grad = gradient * float(coefficients[way, k])

@@ -75,9 +75,10 @@ def started_ranks() -> Iterator[Ranks]:
     """The ranks of this job: those of `torchrun`, or this process alone.
 
     Raises:
-        GradclipError: torchrun started several processes and torch cannot be imported.
+        GradclipError: torchrun started several processes, and torch cannot be imported or they do not find each other.
     """
-    world_size = int(os.environ.get("WORLD_SIZE", "1")) if all(k in os.environ for k in _STARTED) else 1
+    told = os.environ["WORLD_SIZE"] if all(k in os.environ for k in _STARTED) else "1"
+    world_size = int(told) if told.isdecimal() else 1
     if world_size < 2:
         yield Ranks()
         return
@@ -85,7 +86,11 @@ def started_ranks() -> Iterator[Ranks]:
         import torch.distributed as dist
     except ImportError as e:
         raise GradclipError("several ranks were started and torch is missing; expected it", hint="pip install 'gradclip-cli[torch]'") from e
-    dist.init_process_group("gloo", timeout=_PATIENCE)
+    try:
+        dist.init_process_group("gloo", timeout=_PATIENCE)
+    except (RuntimeError, ValueError) as e:
+        first = (str(e).splitlines() or [""])[0]
+        raise GradclipError(f"the {world_size} ranks did not find each other ({first}); expected what torchrun sets up") from e
     try:
         yield Ranks(dist.get_rank(), world_size)
     finally:

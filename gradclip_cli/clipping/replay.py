@@ -21,7 +21,7 @@ from gradclip_cli.clipping.ranks import Ranks
 from gradclip_cli.clipping.reference import coefficient
 from gradclip_cli.clipping.sources import Gradients, StoredStep, find
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Alternative, Clip, NonfiniteTensor, OptimizerReplay, Replay, ReplayStep, TensorShare
+from gradclip_cli.model import Alternative, Clip, NonfiniteTensor, NormStage, OptimizerReplay, Replay, ReplayStep, TensorShare
 from gradclip_cli.wording import count
 
 _MOST_TOP_TENSORS = 10
@@ -35,6 +35,7 @@ class Request:
         max_norms: Bounds of the global norm; where there are none, the one that the files tell.
         norm_type: p; None is the one that the files tell, else 2.
         clip_values: Bounds of value clipping, to compare.
+        unclip: Whether gradients that were saved after clipping are scaled back to the norm that the file tells.
         group_by: What its first group (or all of it) matches in a tensor's name is the name of that tensor's group.
     """
 
@@ -43,6 +44,7 @@ class Request:
     clip_values: tuple[float, ...] = ()
     group_by: re.Pattern[str] | None = None
     histogram: bool = False
+    unclip: bool = False
     optimizer: OptimizerKind | None = None
 
     @property
@@ -67,8 +69,9 @@ def replay(paths: Sequence[Path], request: Request, *, ranks: Ranks | None = Non
     steps: list[ReplayStep] = []
     stored: list[StoredStep] = []
     failures = list(gradients.failures)
-    for step in gradients.steps:
+    for found in gradients.steps:
         try:
+            step = _unclipped(found, ranks) if request.unclip else found
             steps.append(_step(step, request, ranks))
             stored.append(step)
         except GradclipError as e:
@@ -126,8 +129,22 @@ def _completed(request: Request, steps: Sequence[StoredStep]) -> tuple[Request, 
     return replace(request, norm_type=norm_type, max_norms=max_norms), notes
 
 
+def _unclipped(stored: StoredStep, ranks: Ranks) -> StoredStep:
+    """The step as it was before the training clipped it, where that can be told."""
+    claims = stored.claims
+    told = claims.total_norm
+    if claims.stage is not NormStage.POST_CLIP or told is None or not math.isfinite(told):
+        return stored
+    p = claims.norm_type or 2.0
+    sums, _ = measure(stored.tensors, Wanted(p), ranks)
+    norm = total((s.powers for s in sums), p).norm(p) / claims.scale
+    if not math.isfinite(norm) or norm == 0:
+        return stored
+    return replace(stored, claims=replace(claims, stage=NormStage.PRE_CLIP, restored=told / norm))
+
+
 def _step(stored: StoredStep, request: Request, ranks: Ranks) -> ReplayStep:
-    p, scale = request.p, stored.claims.scale
+    p, scale = request.p, stored.claims.divisor
     wanted = Wanted(p, tuple(v * scale for v in request.clip_values), request.histogram)
     sums, histogram = measure(stored.tensors, wanted, ranks)
     total_norm = total((s.powers for s in sums), p).norm(p) / scale
@@ -155,7 +172,8 @@ def _step(stored: StoredStep, request: Request, ranks: Ranks) -> ReplayStep:
         tensor_norms=norms,
         stage=stored.claims.stage,
         claimed_max_norm=stored.claims.max_norm,
-        loss_scale=scale,
+        claimed_total_norm=stored.claims.total_norm,
+        loss_scale=stored.claims.scale,
         histogram=histogram,
     )
 
@@ -182,7 +200,7 @@ def _alternatives(
     """Other ways with the first bound, where clipping acts on the step at all; value clipping wherever it was asked for."""
     if not math.isfinite(squares.mantissa) or squares.mantissa == 0:
         return ()
-    p, scale = request.p, stored.claims.scale
+    p, scale = request.p, stored.claims.divisor
     result = []
     if request.max_norms:
         bound = request.max_norms[0]

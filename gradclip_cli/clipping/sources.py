@@ -35,6 +35,7 @@ class Claims:
         stage: Whether they were saved before or after clipping.
         max_norm, norm_type: Of that clipping.
         total_norm: The norm before it, as the training saw it.
+        restored: What values are multiplied by to undo that clipping; 1 unless it was asked for.
     """
 
     scale: float = 1.0
@@ -42,6 +43,12 @@ class Claims:
     max_norm: float | None = None
     norm_type: float | None = None
     total_norm: float | None = None
+    restored: float = 1.0
+
+    @property
+    def divisor(self) -> float:
+        """What stored values are divided by."""
+        return self.scale / self.restored
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +299,7 @@ def _merged(groups: list[_Group], failures: list[GradclipError]) -> list[_Group]
 def _numbered(groups: list[_Group], failures: list[GradclipError], notes: list[str]) -> list[StoredStep]:
     if any(g.number is None for g in groups):
         untold = sum(g.number is None for g in groups)
-        notes.append(f"steps are numbered from 0 in the order of the names: {untold:,} of {len(groups):,} do not tell theirs")
+        notes.append(f"steps are numbered from 0 in the order of the names: {untold:,} of {len(groups):,} tell none")
         for i, group in enumerate(groups):
             group.number = i
     elif any(g.by_name for g in groups):

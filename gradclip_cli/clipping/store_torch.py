@@ -182,6 +182,9 @@ def _load_zip(file: IO[bytes], path: Path, begin: int) -> Content:
     pickled: bytes | None = None
     with zipfile.ZipFile(file) as archive:
         seen = set()
+        if min((entry.header_offset for entry in archive.infolist()), default=0):
+            # A reader of archives would find the last of several and say nothing of the others.
+            raise damaged(path, "something in front of the archive", "one archive", hint="of a distributed checkpoint give the directory")
         for entry in archive.infolist():
             if entry.filename in seen:
                 raise damaged(path, f"the archive member {entry.filename} twice", "each name once")

@@ -40,6 +40,7 @@ class Clip:
         scale: The loss scale still in this optimizer's gradients, or None.
         before, after: This optimizer's norm around the call; nan where it was not read.
         whole: The norm is that over all ranks.
+        by_hand: No call of torch's: the user's own code scaled the gradients as a clip does.
     """
 
     how: str
@@ -61,6 +62,7 @@ class Clip:
     in_backward: bool
     in_step: bool
     site: str | None
+    by_hand: bool = False
     phase: Phase = Phase.EFFECTIVE
 
     @property
@@ -139,7 +141,6 @@ class Update:
         zeroed: Gradients were made and cleared again, and none were there at the step.
         skipped: The scaler let the step go by.
         backwards: How many backward calls gave it gradients.
-        overridden: Edits of gradients that a closure then computed anew.
         measured: Norms computed by `get_total_norm` and not used to scale.
         unscaled: Loss scales it was divided by, in order.
         unscaled_by_hand: The user's own code did that.
@@ -159,7 +160,6 @@ class Update:
     backwards: int = 0
     clips: list[Clip] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
-    overridden: list[Edit] = field(default_factory=list)
     hands: list[Hand] = field(default_factory=list)
     measured: list[tuple[float, str | None]] = field(default_factory=list)
     unscaled: list[float] = field(default_factory=list)
@@ -206,8 +206,60 @@ def loops(events: Iterable[Event]) -> list[OptimizerLoop]:
             loop.sharded |= frozenset(e["sharded"])
             loop.inside = e["inside"]
     for loop in found.values():
-        _follow(loop, events)
+        _follow(loop, _with_hand_clips(loop, events))
     return [loop for _, loop in sorted(found.items()) if loop.updates]
+
+
+def _with_hand_clips(loop: OptimizerLoop, events: list[Event]) -> list[Event]:
+    """The events with every edit that is a clip by hand told as one.
+
+    Edits of one place are a clip where each scales all by one factor of at most 1, the factors vary, and the norms end
+    at one bound; or, in a loop that has no clip of torch's, where they do not act on every update or the code compared the
+    norm with a bound that it exceeded.
+    """
+    groups: dict[str | None, list[Event]] = {}
+    for e in events:
+        if e["k"] == "edit" and e["o"] == loop.o and _is_scaling(e):
+            groups.setdefault(e["site"], []).append(e)
+    bounds: dict[int, float] = {}
+    calls = any(e["k"] == "clip" and e["how"] == "norm" and set(e["tensors"]) & loop.tensors for e in events)
+    updates = sum(e["k"] == "exit" and e["o"] == loop.o and not e["wrapper"] for e in events)
+    over = [_float(e["bound"]) for e in events if e["k"] == "hand" and e["over"]]
+    for edits in groups.values():
+        factors = [math.prod(map(_float, e["factors"][:1])) for e in edits]
+        ends = [_float(e["after"]) for e in edits]
+        if any(not 0 <= f < 1 + 1e-3 for f in factors):
+            continue
+        constant = len(factors) > 1 and _same(factors, 1e-3)
+        if len(ends) > 1 and not constant and _same(ends, 2e-2):
+            bounds |= dict.fromkeys(map(id, edits), max(ends))
+        elif not calls and not constant and (over or 1 < len(edits) < updates):
+            told = [b for b in over if math.isfinite(b) and _same([b, ends[0]], 2e-2)]
+            bounds |= {id(e): told[0] if told else end for e, end in zip(edits, ends, strict=True)}
+    return [_as_clip(loop, e, bounds[id(e)]) if id(e) in bounds else e for e in events]
+
+
+def _is_scaling(e: Event) -> bool:
+    return bool(e["factors"]) and set(e["counts"]) == {"scaled"} and _same([_float(f) for f in e["factors"]], 1e-3)
+
+
+def _same(values: list[float], within: float) -> bool:
+    return max(values) - min(values) <= within * max(map(abs, values))
+
+
+def _as_clip(loop: OptimizerLoop, e: Event, bound: float) -> Event:
+    o = str(loop.o)
+    plain = {
+        "given": len(e["tensors"]),
+        "repeated": [],
+        "empty": 0,
+        "foreign": 0,
+        "foreign_gradients": 0,
+        "in_backward": False,
+        "whole": False,
+    }
+    norms = {"returned": e["before"], "before": {o: e["before"]}, "after": {o: e["after"]}}
+    return {**e, **plain, **norms, "k": "clip", "how": "norm", "bound": bound, "p": 2.0, "scaled": {}, "by_hand": True}
 
 
 def _follow(loop: OptimizerLoop, events: list[Event]) -> None:
@@ -253,7 +305,6 @@ def _update(loop: OptimizerLoop, items: list[Event], end: Event) -> Update:
     backwards = [i for i, e in enumerate(items) if e["k"] == "backward" and i < last]
     clears = [i for i, e in enumerate(items) if e["k"] == "edit" and e["cleared"] and e["after"] == 0 and i < last]
     made = [i for i, e in enumerate(items) if e["k"] == "edit" and i < last and _makes(e, before=not any(b < i for b in backwards))]
-    anew = max((b for b in backwards if items[b]["in_step"]), default=-1)
     update.backwards = sum(b > max(clears, default=-1) for b in backwards)
     if uses:
         _take_use(update, items[last])
@@ -284,7 +335,11 @@ def _update(loop: OptimizerLoop, items: list[Event], end: Event) -> Update:
         elif kind == "clip":
             positions.append(i)
             clip = _clip(loop, e, _phase(e, i, items, backwards, made, clears, loop))
-            update.clips.append(replace(clip, scale=None) if update.unscaled_by_hand else clip)
+            if update.unscaled_by_hand:
+                clip = replace(clip, scale=None)
+            elif clip.by_hand:
+                clip = replace(clip, scale=scale)
+            update.clips.append(clip)
         elif kind == "edit" and _changes(e):
             edit = _edit(e)
             if scale is not None and edit.uniform and abs(edit.factors[0] * scale - 1) < 1e-2:
@@ -293,9 +348,6 @@ def _update(loop: OptimizerLoop, items: list[Event], end: Event) -> Update:
                 scale = None
                 continue
             if i in made:
-                continue
-            if i < anew and not edit.in_step:
-                update.overridden.append(edit)
                 continue
             update.edits.append(edit)
             edited.append(i)
@@ -402,6 +454,7 @@ def _clip(loop: OptimizerLoop, e: Event, phase: Phase) -> Clip:
         in_backward=bool(e["in_backward"]),
         in_step=bool(e["in_step"]),
         site=e["site"],
+        by_hand=e.get("by_hand", False),
         phase=phase,
     )
 

@@ -31,6 +31,11 @@ class Clip:
     cosine: float
     update_norm: float | None = None
 
+    @property
+    def acts(self) -> bool:
+        """Whether it changes the gradient by more than the 1e-6 that PyTorch adds to the norm."""
+        return self.coefficient < 1 - 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
@@ -93,7 +98,8 @@ class ReplayStep:
         top_tensors: The largest shares first; empty where the norm is zero or not finite.
         nonfinite: The tensors that make the norm nan or inf.
         tensor_norms: float64, shape (num tensors,): the p-norm of each tensor, in the order of `tensors`.
-        stage, claimed_max_norm, loss_scale: What the file says of itself.
+        stage, claimed_max_norm, claimed_total_norm, loss_scale: What the file says of itself; the norm is that from before
+            clipping. The stage is that of the values as they are shown, so before clipping where it was undone.
         update_norm: L2 norm of what a real optimizer did without clipping; as `Clip.update_norm`.
         histogram: int64, shape (2048,): bin k counts magnitudes in [2**(k - 1023), 2**(k - 1022)), bin 0 zeros.
     """
@@ -110,6 +116,7 @@ class ReplayStep:
     tensor_norms: Values
     stage: NormStage
     claimed_max_norm: float | None
+    claimed_total_norm: float | None
     loss_scale: float
     update_norm: float | None = None
     histogram: npt.NDArray[np.int64] | None = None

@@ -105,7 +105,7 @@ class Suggestion:
     """A threshold for one run, or for several pooled ones.
 
     Attributes:
-        source: The run, or all of them.
+        source: The run, or "3 runs pooled".
         max_norm: The suggestion, or None where the log does not support one.
         low, high: Its interval, about 95 %: where the percentile of the process behind the run lies.
         refusal, hint: Why there is no number, and what to do; "" where there is one.

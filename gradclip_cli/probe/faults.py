@@ -67,10 +67,8 @@ def _mislabelled(batch: Batch, size: float, chance: torch.Generator, num_tokens:
     if labels.is_floating_point():
         return replaced(batch, {key: labels + _FAR * (labels.std() if labels.numel() > 1 else 1.0)})
     counted = labels != IGNORED
-    if num_tokens is None or int(labels.max()) >= num_tokens or (labels.dim() < 2 and num_tokens):
-        num_classes = int(labels.max()) + 1
-    else:
-        num_classes = num_tokens
+    # Classes of a classifier are those seen; a language model knows more tokens than a batch holds.
+    num_classes = num_tokens if num_tokens and labels.dim() > 1 else int(labels.max()) + 1
     wrong = _absent(labels[counted], num_classes, chance)
     hit = torch.rand(labels.shape, generator=chance).to(labels.device) < size
     return replaced(batch, {key: labels.masked_fill(hit & counted, wrong)})
@@ -115,7 +113,9 @@ def _unmasked(batch: Batch, size: float, chance: torch.Generator, num_tokens: in
     found, at = tensors(batch), label_key(batch)
     tokens = next((t for k, t in found.items() if k != at and at is not None and t.shape == found[at].shape), None)
     if at is None or tokens is None or not bool((found[at] == IGNORED).any()):
-        raise GradclipError(f"mask-off: the batch has no label that is ignored; expected labels of {IGNORED} beside tokens of the same shape")
+        raise GradclipError(
+            f"mask-off: the batch has no label that is ignored; expected labels of {IGNORED} beside tokens of the same shape"
+        )
     return replaced(batch, {at: torch.where(found[at] == IGNORED, tokens, found[at])})
 
 

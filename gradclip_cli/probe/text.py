@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from functools import cache
 
-_WORDS = {
-    "article": "the a this that every another".split(),
-    "adjective": "old quiet bright heavy small broken early distant green narrow patient wooden".split(),
-    "noun": "sailor lamp harbour garden teacher river market window letter bridge carpenter field engine valley".split(),
-    "verb": "carried watched followed mended reached painted counted remembered".split(),
-    "place": "near behind under above beside beyond".split(),
-    "time": "in the morning|at night|after the storm|before the winter|every day|for a long while".split("|"),
+_LISTS = {
+    "article": "the|a|this|that|every|another",
+    "adjective": "old|quiet|bright|heavy|small|broken|early|distant|green|narrow|patient|wooden",
+    "noun": "sailor|lamp|harbour|garden|teacher|river|market|window|letter|bridge|carpenter|field|engine|valley",
+    "verb": "carried|watched|followed|mended|reached|painted|counted|remembered",
+    "place": "near|behind|under|above|beside|beyond",
+    "time": "in the morning|at night|after the storm|before the winter|every day|for a long while",
 }
+_WORDS = {name: words.split("|") for name, words in _LISTS.items()}
 _SHAPES = (
     "article adjective noun verb article noun",
     "article noun verb article adjective noun place article noun",

@@ -108,7 +108,14 @@ def _present(part: RankPart, name: str, rows: Rows) -> Column | None:
     """A column where an update has it; None where none has."""
     values, marked = _column(part, name), part.columns.get(f"has_{name}")
     there = rows & (~np.isnan(values) if marked is None else marked == 1)
-    return Column(part.steps[there], values[there]) if there.any() else None
+    return _where(part.steps, values, there)
+
+
+def _where(steps: Steps, values: npt.NDArray[np.floating], there: Rows) -> Column | None:
+    # Most columns are there in every update, and may share its steps.
+    if there.all() and len(there):
+        return Column(steps, values.astype(np.float64))
+    return Column(steps[there], values[there].astype(np.float64)) if there.any() else None
 
 
 def _columns(part: RankPart, rows: Rows) -> dict[str, Column]:
@@ -120,9 +127,7 @@ def _columns(part: RankPart, rows: Rows) -> dict[str, Column]:
     }
     for i, tensor in enumerate(part.tensors):
         norms = part.tensor_norms[:, i]
-        there = made & ~np.isnan(norms)
-        if there.any():
-            found[TENSOR_PREFIX + tensor.name] = Column(part.steps[there], norms[there].astype(np.float64))
+        found[TENSOR_PREFIX + tensor.name] = _where(part.steps, norms, made & ~np.isnan(norms))
     return {name: column for name, column in found.items() if column is not None}
 
 

@@ -69,6 +69,7 @@ def _step(step: ReplayStep) -> dict[str, Any]:
         "num_elements": step.numel,
         "stage": step.stage.value,
         "claimed_max_norm": None if step.claimed_max_norm is None else json_number(step.claimed_max_norm),
+        "claimed_total_norm": None if step.claimed_total_norm is None else json_number(step.claimed_total_norm),
         "loss_scale": json_number(step.loss_scale),
         "by_max_norm": [_clip(c) for c in step.clips],
         "alternatives": [_alternative(a) for a in step.alternatives],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradclip_cli.model import Replay, ReplayStep
+from gradclip_cli.model import NormStage, Replay, ReplayStep
 from gradclip_cli.wording import count, number, span
 
 # A report for people: what is longer is in the JSON.
@@ -43,12 +43,13 @@ def headline(replay: Replay) -> str:
         sentence += f" The norm is not finite at {count(bad, 'step')}."
     if not replay.max_norms:
         return sentence
-    acted = sum(s.clips[0].coefficient < 1 for s in steps)
+    coefficients = [s.clips[0].coefficient for s in steps if s.clips[0].acts]
     bound = number(replay.max_norms[0], 4)
-    if not acted:
+    if not coefficients:
         return f"{sentence} Clipping at {bound} changes none of them."
-    lowest = min((s.clips[0].coefficient for s in steps if s.clips[0].coefficient < 1), default=1.0)
-    return f"{sentence} Clipping at {bound} acts on {acted:,} of {len(steps):,}, by a factor down to {number(lowest)}."
+    return (
+        f"{sentence} Clipping at {bound} acts on {len(coefficients):,} of {len(steps):,}, by a factor down to {number(min(coefficients))}."
+    )
 
 
 def tables(replay: Replay) -> list[Rows]:
@@ -68,12 +69,21 @@ def _shown(steps: Sequence[ReplayStep]) -> list[ReplayStep]:
 
 def _norms(replay: Replay, shown: Sequence[ReplayStep]) -> Rows:
     bound = replay.max_norms[0] if replay.max_norms else None
-    header = ("step", "norm", *(("coefficient", "after", "cosine") if bound is not None else ()), "largest share of the squared norm")
+    # What the training saw before it clipped, where the values are those from afterwards.
+    told = any(s.stage is NormStage.POST_CLIP and s.claimed_total_norm is not None for s in replay.steps)
+    header = (
+        "step",
+        *(("in training",) if told else ()),
+        "norm",
+        *(("coefficient", "after", "cosine") if bound is not None else ()),
+        "largest share of the squared norm",
+    )
     cells = []
     for step in shown:
         clip = step.clips[0] if step.clips else None
         clipped = () if clip is None else (number(clip.coefficient, 4), number(clip.clipped_norm, 4), number(round(clip.cosine, 9), 4))
-        cells.append((f"{step.step:,}", number(step.total_norm, 6), *clipped, _largest(step)))
+        before = () if not told else ("" if step.claimed_total_norm is None else number(step.claimed_total_norm, 4),)
+        cells.append((f"{step.step:,}", *before, number(step.total_norm, 6), *clipped, _largest(step)))
     norm = "largest absolute value" if math.isinf(replay.norm_type) else f"{number(replay.norm_type)}-norm"
     title = f"{norm}, added up in float64" + ("" if bound is None else f", clipped at max_norm {number(bound, 4)}")
     left_out = len(replay.steps) - len(shown)
@@ -119,7 +129,7 @@ def _removed(replay: Replay) -> str:
     pairs = [
         (s.total_norm, s.clips[0].clipped_norm, s.update_norm, s.clips[0].update_norm)
         for s in replay.steps
-        if s.clips[0].coefficient < 1 and s.update_norm is not None and s.clips[0].update_norm is not None and math.isfinite(s.update_norm)
+        if s.clips[0].acts and s.update_norm is not None and s.clips[0].update_norm is not None and math.isfinite(s.update_norm)
     ]
     if not pairs:
         return ""
@@ -133,7 +143,7 @@ def _removed(replay: Replay) -> str:
 
 def _others(replay: Replay) -> Rows | None:
     """Other ways of clipping on the step where the difference is largest."""
-    candidates = [s for s in replay.steps if s.alternatives and (s.clips and s.clips[0].coefficient < 1 or replay.clip_values)]
+    candidates = [s for s in replay.steps if s.alternatives and (s.clips and s.clips[0].acts or replay.clip_values)]
     if not candidates:
         return None
     step = max(candidates, key=lambda s: s.total_norm)
@@ -159,8 +169,7 @@ def _bounds(replay: Replay) -> Rows | None:
     finite = [s for s in replay.steps if math.isfinite(s.total_norm)]
     cells = []
     for i, bound in enumerate(replay.max_norms):
-        coefficients = np.array([s.clips[i].coefficient for s in finite])
-        clipped = coefficients[coefficients < 1]
+        clipped = np.array([s.clips[i].coefficient for s in finite if s.clips[i].acts])
         typical, lowest = (number(float(f(clipped))) if len(clipped) else "-" for f in (np.median, np.min))
         cells.append((number(bound, 4), f"{len(clipped):,} of {len(finite):,}", typical, lowest))
     return Rows("Bounds", ("max_norm", "steps clipped", "median coefficient", "lowest"), tuple(cells))

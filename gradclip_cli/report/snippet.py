@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gradclip_cli.errors import GradclipError
+
 SNIPPETS: Mapping[str, str] = {
     "torch": (
         "# After backward (and scaler.unscale_(optimizer)), before optimizer.step().\n"
@@ -28,11 +30,16 @@ SNIPPETS: Mapping[str, str] = {
     ),
 }
 """What `--snippet` takes."""
-ONLY_L2 = ("hf", "lightning", "deepspeed")
-"""These have no argument for the norm type."""
 
 
 def snippet(framework: str, max_norm: float, norm_type: float) -> str:
-    """The line with the number in four digits, comments where it matters where it goes."""
+    """The line with the number in four digits, comments where it matters where it goes.
+
+    Raises:
+        GradclipError: The framework clips the L2 norm only, and the number is of another.
+    """
+    if norm_type != 2 and "{norm_type}" not in SNIPPETS[framework]:
+        message = f"the logged norms are of type {norm_type:g}, and {framework} clips the L2 norm only"
+        raise GradclipError(message, hint="log the L2 norm, or clip in the loop itself (--snippet torch)")
     named = "" if norm_type == 2 else f", norm_type={norm_type:g}" if norm_type != float("inf") else ', norm_type=float("inf")'
     return SNIPPETS[framework].format(max_norm=f"{max_norm:.4g}", norm_type=named)

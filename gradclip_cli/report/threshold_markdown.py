@@ -36,7 +36,7 @@ def _suggestion(s: Suggestion) -> list[str]:
     if wording.shows_phases(s):
         cells = ([markdown(c) for c in row] for row in wording.phase_rows(s))
         blocks += ["#### Parts", table(wording.phase_header(s), cells)]
-    for title, lines in (("Why this number", s.reasons), ("Before you use it", s.notes)):
+    for title, lines in (("Why this number", s.reasons), ("Before you use it", wording.notes(s))):
         blocks += [f"#### {title}", _list(markdown(line) for line in lines)] if lines else []
     return blocks
 

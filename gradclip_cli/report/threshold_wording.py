@@ -13,6 +13,7 @@ from gradclip_cli.wording import count, number, share, span
 
 _DIGITS = 3
 _LONGEST_SOURCE = 40
+_MOST_NOTES = 16
 _EXCLUDED = (
     ("warmup", "warm-up"),
     ("nonfinite", "not finite"),
@@ -56,7 +57,7 @@ def recommended(s: Suggestion) -> Candidate:
 
 def facts(s: Suggestion) -> list[tuple[str, str]]:
     """What was read, name and detail."""
-    rows = [("source", f"{s.format}, {count(len(s.pooled), 'run')} pooled" if s.pooled else s.format)]
+    rows = [("runs", f"{len(s.pooled):,}")] if s.pooled else [("source", s.format)]
     if len(s.norms):
         unit = "step" if s.steps_known else "row"
         first, last = int(s.steps.min()), int(s.steps.max())
@@ -107,6 +108,13 @@ def _phase(s: Suggestion, index: int, phase: Phase) -> tuple[str, ...]:
     clips = () if s.max_norm is None else (share(phase.clipped_fraction),)
     adaptive = (number(a.phase_bounds[index], _DIGITS) for a in s.adaptive)
     return (where, f"{phase.count:,}", number(phase.median, _DIGITS), number(phase.max_norm, _DIGITS), *clips, *adaptive)
+
+
+def notes(s: Suggestion) -> list[str]:
+    """What to know before using it, a long list cut. They may quote the source and must be escaped."""
+    if len(s.notes) <= _MOST_NOTES:
+        return list(s.notes)
+    return [*s.notes[:_MOST_NOTES], f"+{len(s.notes) - _MOST_NOTES:,} more: --format json lists them all"]
 
 
 def shows_phases(s: Suggestion) -> bool:

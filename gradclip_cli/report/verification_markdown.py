@@ -16,6 +16,6 @@ def render_verification_markdown(verification: Verification) -> str:
         markdown(wording.target(verification)),
         table(("", "check", "detail"), rows),
         *(f"Note: {markdown(n)}" for n in verification.notes),
-        *(f"{f.rule} {f.name}: `gradclip explain {f.rule}` tells what it means." for f in wording.rules(verification)),
+        *(f"{f.rule} {f.name}: see `gradclip explain {f.rule}`" for f in wording.rules(verification)),
     ]
     return "\n\n".join(blocks) + "\n"

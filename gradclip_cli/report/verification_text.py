@@ -57,7 +57,7 @@ def render_verification_text(verification: Verification, *, width: int | None = 
         console.print(Text(f"\nnote: {visible(note)}"))
     console.print()
     for finding in wording.rules(verification):
-        console.print(Text(f"{finding.rule} {finding.name}: `gradclip explain {finding.rule}` tells what it means and what to do."))
+        console.print(Text(f"{finding.rule} {finding.name}: see `gradclip explain {finding.rule}`"))
     console.print(Text(wording.verdict_line(verification), style=_STYLE[title]))
     text = "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
     return text if (sys.stdout.encoding or "ascii").lower().startswith("utf") else ascii_only(text)

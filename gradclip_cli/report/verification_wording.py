@@ -37,9 +37,9 @@ def table(verification: Verification) -> list[Row]:
 
 
 def rules(verification: Verification) -> list[Finding]:
-    """The findings that tell more than the checks, which is where a check is not a rule itself."""
+    """A finding for each rule that was broken and is no check itself, in the order found."""
     ids = {c.id for c in verification.checks}
-    return [f for f in verification.findings if f.rule not in ids]
+    return list({f.rule: f for f in verification.findings if f.rule not in ids}.values())
 
 
 def verdict_line(verification: Verification) -> str:

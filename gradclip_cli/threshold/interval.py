@@ -16,7 +16,7 @@ WORK = 20_000_000
 SEED = 20240229
 STRETCH = 2
 """The rule for the block length aims at the variance of a mean; the tails need longer blocks (measured: README, "The interval")."""
-FEWEST_BLOCKS = 5
+FEWEST_BLOCKS, MOST_BLOCKS = 5, 20_000
 TAIL, TAIL_LEAST = 5.0, 60
 """The tail: five times as many norms as lie above the percentile, and 60 at least."""
 TAIL_MOST = 0.25
@@ -39,7 +39,7 @@ def interval(norms: Values, percentile: float) -> tuple[float, float, int]:
     """
     x = np.log(norms)
     n = len(x)
-    length = min(STRETCH * block_length(_flat(x)), max(n // FEWEST_BLOCKS, 1))
+    length = min(max(STRETCH * block_length(_flat(x)), n // MOST_BLOCKS), max(n // FEWEST_BLOCKS, 1))
     spread = float(np.std(_resampled(x, percentile, length), ddof=1)) * math.sqrt(n / (n - length))
     below = _t(n / length - 1) * spread
     above = max(below, Z * _tail_error(x, percentile, length))

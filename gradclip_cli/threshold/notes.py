@@ -82,9 +82,9 @@ def notes(seen: Sequence[Evidence], s: Suggestion) -> tuple[str, ...]:
 def _of_run(e: Evidence, s: Suggestion) -> Iterator[str]:
     known = e.run.steps_known
     if e.diverged_at is not None:
-        yield f"the run diverged at {place(known, e.diverged_at)}; {count(e.excluded.aftermath, 'norm')} from there on are left out"
+        yield f"the run diverged at {place(known, e.diverged_at)}; {count(e.excluded.aftermath, 'norm')} from there on {_are(e.excluded.aftermath)} left out"
     elif e.excluded.aftermath:
-        yield f"{count(e.excluded.aftermath, 'norm')} logged during loss spikes are left out"
+        yield f"{count(e.excluded.aftermath, 'norm')} around explosions and loss spikes {_are(e.excluded.aftermath)} left out"
     if e.start.rows:
         yield _warmup(e)
     if e.rising_lr:
@@ -118,7 +118,11 @@ def _warmup(e: Evidence) -> str:
     if e.start.ramp:
         causes.append("the learning rate was rising")
     until = f" before {place(e.run.steps_known, int(e.steps[0]))}" if len(e.steps) else ""
-    return f"{count(e.start.rows, 'norm')}{until} are left out as warm-up: {' and '.join(causes)}"
+    return f"{count(e.start.rows, 'norm')}{until} {_are(e.start.rows)} left out as warm-up: {' and '.join(causes)}"
+
+
+def _are(n: int) -> str:
+    return "is" if n == 1 else "are"
 
 
 def _of_number(s: Suggestion) -> Iterator[str]:

@@ -111,7 +111,7 @@ def _of_several(runs: Sequence[Run], seen: Sequence[Evidence], asked: tuple[Meth
 def _nothing(runs: Sequence[Run], asked: tuple[Method, float], refusal: str, hint: str) -> Suggestion:
     steps, values = _EMPTY
     return Suggestion(
-        source=", ".join(r.source for r in runs),
+        source=runs[0].source if len(runs) == 1 else f"{len(runs)} runs pooled",
         format=runs[0].format,
         method=asked[0],
         percentile=asked[1],
@@ -192,7 +192,7 @@ def _cause(e: Evidence, method: Method) -> tuple[str, str] | None:
             (left.nonfinite, "not finite"),
             (left.zero, "zero"),
             (left.exploding, "exploding"),
-            (left.aftermath, "after the run diverged" if e.diverged_at is not None else "in loss spikes"),
+            (left.aftermath, "after the run diverged" if e.diverged_at is not None else "around explosions and loss spikes"),
             (left.warmup, "warm-up"),
         ]
         removed = ", ".join(f"{n:,} {what}" for n, what in parts if n)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gradclip_cli.detect.baseline import SIGMA_PER_MAD, moving_median
 from gradclip_cli.model import Values
 
 LEAST_ROWS = 30
@@ -22,7 +23,6 @@ SETTLED_LOG, SETTLED_NOISE = float(np.log(1.25)), 2.0
 """Settled: within 25 %, or twice the noise, of the trend that the rest of the run follows ..."""
 FIRST_LOG, FIRST_NOISE = float(np.log(1.5)), 3.0
 """... after which single rows right at the start may still stand out by 50 %, or three times the noise."""
-SIGMA_PER_MAD = 1.4826
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _settling(x: Values, longest: int) -> int:
     above = x - _trend(x, longest)
     noise = SIGMA_PER_MAD * float(np.median(np.abs(above[longest:] - np.median(above[longest:]))))
     rows = max(WINDOW_LEAST, len(x) // WINDOW)
-    level = np.median(np.lib.stride_tricks.sliding_window_view(above[: longest + rows], rows), axis=1)
+    level = moving_median(above[: longest + rows], rows)[rows - 1 :]
     settled = np.abs(level) <= max(SETTLED_LOG, SETTLED_NOISE * noise)
     first = int(np.argmax(settled)) if settled.any() else longest
     stands_out = above[first:longest] > max(FIRST_LOG, FIRST_NOISE * noise)

@@ -81,7 +81,7 @@ TRIALS: tuple[Trial, ...] = (
 
 
 def select(wanted: Iterable[str]) -> tuple[Trial, ...]:
-    """The checks with these ids (or beginnings of ids), names or rules; all where none is given.
+    """The checks with these rules, or whose id or name begins so; all where none is given.
 
     Raises:
         UsageError: Where one of them is no such thing.
@@ -91,7 +91,11 @@ def select(wanted: Iterable[str]) -> tuple[Trial, ...]:
         return TRIALS
     chosen: set[str] = set()
     for name in names:
-        found = [t.id for t in TRIALS if name.lower() in (t.name, t.rule.lower()) or t.id.lower().startswith(name.lower())]
+        found = [
+            t.id
+            for t in TRIALS
+            if name.lower() == t.rule.lower() or t.id.lower().startswith(name.lower()) or t.name.startswith(name.lower())
+        ]
         if not found:
             raise UsageError(f"--select: there is no check {name!r}", hint="`gradclip verify --list` shows them all")
         chosen.update(found)

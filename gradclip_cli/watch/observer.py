@@ -23,6 +23,7 @@ sharded parameter the local shard.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +64,20 @@ class _Norm:
     raised: bool = False
 
 
+@dataclass(eq=False, slots=True)
+class _Here:
+    """What is going on in one thread."""
+
+    steps: list[_Step] = field(default_factory=list)
+    backward_depth: int = 0
+    norm: _Norm | None = None
+    scale: float | torch.Tensor = 1.0  # of the loss that comes next
+    losses: list[tuple[torch.Tensor, float | torch.Tensor]] = field(default_factory=list)
+    losses_taken: bool = False
+    window: Window | None = None
+    unused: set[int] = field(default_factory=set)
+
+
 @dataclass
 class Observer:
     """Keeps the state of the loop and gives events to `emit`.
@@ -85,14 +100,27 @@ class Observer:
     _told: set[int] = field(default_factory=set)
     _states: dict[int, State | None] = field(default_factory=dict)
     _backwards: int = 0
-    _backward_depth: int = 0
-    _steps: list[_Step] = field(default_factory=list)
-    _norm: _Norm | None = None
-    _scale: float | torch.Tensor = 1.0
     _scaled: dict[int, float | torch.Tensor] = field(default_factory=dict)  # o -> scale still in its gradients
-    _window: Window | None = None
-    _losses: list[tuple[torch.Tensor, float | torch.Tensor]] = field(default_factory=list)
-    _losses_taken: bool = False
+    _threads: dict[int, _Here] = field(default_factory=dict)
+    _last_here: _Here = field(default_factory=_Here)
+    _stepped_in: dict[int, int] = field(default_factory=dict)  # o -> thread
+
+    @property
+    def _here(self) -> _Here:
+        """What belongs to this thread. Threads of the autograd engine do the work of the one that called it last."""
+        ident = threading.get_ident()
+        here = self._threads.get(ident)
+        if here is None:
+            if type(threading.current_thread()).__name__ == "_DummyThread":
+                return self._last_here
+            here = self._threads[ident] = _Here()
+        self._last_here = here
+        return here
+
+    @property
+    def thread(self) -> int:
+        """Tells the loops of several threads apart."""
+        return id(self._here)
 
     @property
     def exact(self) -> bool:
@@ -104,6 +132,8 @@ class Observer:
     def optimizer(self, optimizer: torch.optim.Optimizer) -> int:
         """Take an optimizer in, or its new parameters."""
         o, new = self.registry.optimizer(optimizer)
+        if new and threading.current_thread() is not threading.main_thread():
+            self._stepped_in.setdefault(o, threading.get_ident())
         if new:
             for i in self.registry.owned[o]:
                 self._states.setdefault(i, None)
@@ -121,38 +151,38 @@ class Observer:
     def backward_begins(self) -> None:
         """Before the engine runs: changes by hand since the last point belong to what came before."""
         self._look()
-        self._backward_depth += 1
+        self._here.backward_depth += 1
 
     def backward_failed(self) -> None:
         """The engine raised."""
-        self._backward_depth -= 1
+        self._here.backward_depth -= 1
 
     def backward_ends(self, roots: Any) -> None:
         """After the engine ran."""
-        self._backward_depth -= 1
+        self._here.backward_depth -= 1
         self._backwards += 1
         loss = roots if isinstance(roots, torch.Tensor) else next(iter(roots), None) if isinstance(roots, Iterable) else None
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
-            if self._losses_taken:
-                self._losses.clear()
-                self._losses_taken = False
-            self._losses.append((loss.detach().clone().reshape(()), self._scale))
-        event: Event = {"scale": self._scale, "in_step": bool(self._steps)}
+            if self._here.losses_taken:
+                self._here.losses.clear()
+                self._here.losses_taken = False
+            self._here.losses.append((loss.detach().clone().reshape(()), self._here.scale))
+        event: Event = {"scale": self._here.scale, "in_step": bool(self._here.steps)}
         if self.exact:
             changed, norms = self._changes()
             event |= {"changed": {o: [i for i, _, _ in c] for o, c in changed.items()}, "norms": norms}
             touched = set(changed)
         else:
             touched = set(range(len(self.registry.owned)))
-        if _number(self._scale) != 1:
-            self._scaled |= dict.fromkeys(touched, self._scale)
+        if _number(self._here.scale) != 1:
+            self._scaled |= dict.fromkeys(touched, self._here.scale)
         self._say("backward", **event)
-        self._scale = 1.0
+        self._here.scale = 1.0
         self._open_window()
 
     def scaled_loss(self, scale: float | torch.Tensor) -> None:
         """A loss was multiplied by a loss scale."""
-        self._scale = scale
+        self._here.scale = scale
 
     def norm_begins(self) -> None:
         """Before torch computes a total norm."""
@@ -169,9 +199,9 @@ class Observer:
             self._say("measure", returned=math.nan, given=len(given), p=p, raised=True, site=site)
             return
         self._open_window()
-        if self._window is not None:
-            self._window.took_norm(total)
-        self._norm = _Norm(total, given, p, site)
+        if self._here.window is not None:
+            self._here.window.took_norm(total)
+        self._here.norm = _Norm(total, given, p, site)
 
     def clip_begins(self) -> None:
         """Before gradients are scaled or clamped by torch."""
@@ -196,9 +226,9 @@ class Observer:
             total: The norm it scaled by.
             whole: It is the norm over all ranks, by FSDP1's own method.
         """
-        norm, self._norm = self._norm, None
+        norm, self._here.norm = self._here.norm, None
         if norm is not None and norm.total is not total:
-            self._norm = norm
+            self._here.norm = norm
             self._settle_norm()
             norm = None
         numbers = [self.registry.index(q) for q in parameters]
@@ -217,8 +247,8 @@ class Observer:
             "foreign": len(foreign),
             "foreign_gradients": sum(q.grad is not None for q in foreign),
             "scaled": {o: s for o, s in self._scaled.items() if set(known) & set(self.registry.owned[o])},
-            "in_backward": self._backward_depth > 0,
-            "in_step": bool(self._steps),
+            "in_backward": self._here.backward_depth > 0,
+            "in_step": bool(self._here.steps),
         }
         if self.exact:
             before = self._norms()
@@ -229,7 +259,7 @@ class Observer:
                 scalings = [f for _, c, f in changes if c is Change.SCALED]
                 factors[o] = [min(scalings), max(scalings)] if scalings else []
             event |= {"before": before, "after": after, "factors": factors, "copies": copies}
-        for step in self._steps:
+        for step in self._here.steps:
             step.clipped_inside = True
         self._say("clip", site=norm.site if norm else call_site(), **event)
         self._open_window()
@@ -253,17 +283,22 @@ class Observer:
     def zero_begins(self) -> None:
         """Before `zero_grad`."""
         self._look()
+        # Gradients that no step has used are worth a look also where they are not read: a loop may drop a batch.
+        unused = not self.exact and self._here.losses and not self._here.losses_taken
+        self._here.unused = {i for i, _ in self.registry.parameters() if self._gradient(i) is not None} if unused else set()
 
     def zeroed(self) -> None:
         """After it."""
         self._look(zero=True)
+        if self._here.unused:
+            self._tell_cleared()
 
     def skipped(self, optimizer: torch.optim.Optimizer, scale: float | torch.Tensor) -> None:
         """A scaler found inf or nan and did not call `step`."""
         o = self.optimizer(optimizer)
         self._scaled.pop(o, None)
         self._say("skip", o=o, scale=scale)
-        self._losses_taken = True
+        self._here.losses_taken = True
         self.updates += 1
         self.on_update(o)
 
@@ -276,35 +311,37 @@ class Observer:
         if o not in self._told:
             self._tell_optimizer(o, optimizer)
         self.steps_begun += 1
-        self._steps.append(_Step(o, self._backward_depth > 0, self._backwards))
-        self._say("enter", o=o, closure=closure, in_backward=self._backward_depth > 0)
+        if threading.get_ident() in self._threads:
+            self._stepped_in[o] = threading.get_ident()
+        self._here.steps.append(_Step(o, self._here.backward_depth > 0, self._backwards))
+        self._say("enter", o=o, closure=closure, in_backward=self._here.backward_depth > 0)
 
     def step_uses(self, optimizer: torch.optim.Optimizer) -> None:
         """Behind all hooks, right before the optimizer's own code, or when a closure has returned."""
-        if not self._steps:
+        if not self._here.steps:
             return
-        step = self._steps[-1]
+        step = self._here.steps[-1]
         self._settle_norm()
         self._look()
         self._use(step, optimizer)
 
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """Behind `step`."""
-        if not self._steps:
+        if not self._here.steps:
             return
-        step = self._steps[-1]
+        step = self._here.steps[-1]
         self._settle_norm()
         if step.clipped_inside and not step.inner_used:
             # A step that clips in its own code: what counts is what the gradients were after that.
             self._use(step, optimizer, again=True)
         else:
             self._look()
-        self._steps.pop()
+        self._here.steps.pop()
         self._say("exit", o=step.o, wrapper=step.inner_used)
-        if self._steps:
-            self._steps[-1].inner_used = True
+        if self._here.steps:
+            self._here.steps[-1].inner_used = True
         self._scaled.pop(step.o, None)
-        self._losses_taken = True
+        self._here.losses_taken = True
         if not step.inner_used:
             self.updates += 1
             self.on_update(step.o)
@@ -313,10 +350,10 @@ class Observer:
         """In a forked child: what the parent saw is the parent's."""
         self._close_window()
         self.registry = Registry()
-        self.updates = self._backwards = self._backward_depth = 0
-        for held in (self._told, self._states, self._steps, self._scaled, self._losses):
+        self.updates = self._backwards = 0
+        for held in (self._told, self._states, self._scaled, self._threads, self._stepped_in):
             held.clear()
-        self._norm = None
+        self._last_here = _Here()
 
     def finish(self) -> None:
         """Nothing more comes."""
@@ -325,7 +362,7 @@ class Observer:
 
     def losses(self) -> list[tuple[torch.Tensor, float | torch.Tensor]]:
         """The values whose backward was taken for the update that goes on, with the loss scale in each."""
-        return self._losses
+        return self._here.losses
 
     # --- reading gradients
 
@@ -370,7 +407,10 @@ class Observer:
     def _changes(self) -> tuple[dict[int, list[tuple[int, Change, float]]], dict[int, float]]:
         """Read all gradients; what changed since the last look, by optimizer, and the norm of each optimizer's gradients now."""
         changes: dict[int, tuple[Change, float]] = {}
+        elsewhere = self._elsewhere()
         for i, parameter in self.registry.parameters():
+            if i in elsewhere:
+                continue
             gradient = parameter.grad
             now = None if gradient is None else state_of(gradient)
             change = compare(self._states.get(i), now)
@@ -383,6 +423,13 @@ class Observer:
             if mine:
                 by_optimizer[o] = mine
         return by_optimizer, self._norms()
+
+    def _elsewhere(self) -> set[int]:
+        """Parameters that another thread trains: they change while we look."""
+        if len(self._threads) < 2:
+            return set()
+        ident = threading.get_ident()
+        return {i for o, t in self._stepped_in.items() if t != ident and ident in self._threads for i in self.registry.owned[o]}
 
     def _norms(self) -> dict[int, float]:
         norms = {}
@@ -412,9 +459,29 @@ class Observer:
                 before=before[o],
                 after=after[o],
                 zero=zero,
-                in_step=bool(self._steps),
-                site=call_site() if zero or self._window is None else self._window.wrote,
+                in_step=bool(self._here.steps),
+                site=call_site() if zero or self._here.window is None else self._here.window.wrote,
             )
+
+    def _tell_cleared(self) -> None:
+        """Tell of gradients that were set to None before any step used them; those that were filled with zeros cannot be told unread."""
+        empty = {i for i, _ in self.registry.parameters() if self._gradient(i) is None}
+        for o, owned in enumerate(self.registry.owned):
+            if cleared := [i for i in owned if i in self._here.unused & empty]:
+                self._say(
+                    "edit",
+                    o=o,
+                    tensors=[],
+                    cleared=cleared,
+                    counts={Change.CLEARED.value: len(cleared)},
+                    factors=[],
+                    clamp=None,
+                    before=None,
+                    after=0.0 if empty >= set(owned) else None,
+                    zero=True,
+                    in_step=bool(self._here.steps),
+                    site=call_site(),
+                )
 
     def _copies(self, foreign: list[torch.Tensor]) -> int:
         """How many tensors that no optimizer owns carry the very gradient of one that is owned."""
@@ -433,23 +500,23 @@ class Observer:
     # --- smaller things
 
     def _settle_norm(self) -> None:
-        norm, self._norm = self._norm, None
+        norm, self._here.norm = self._here.norm, None
         if norm is not None:
             self._say("measure", returned=norm.total, given=len(norm.given), p=norm.p, site=norm.site)
 
     def _open_window(self) -> None:
-        if self.exact and not self._steps and not self._backward_depth:
-            if self._window is None:
-                self._window = Window()
-            self._window.open(self.registry)
+        if self.exact and not self._here.steps and not self._here.backward_depth:
+            if self._here.window is None:
+                self._here.window = Window()
+            self._here.window.open(self.registry)
 
     def _pause_window(self) -> None:
-        if self._window is not None:
-            self._window.pause()
+        if self._here.window is not None:
+            self._here.window.pause()
 
     def _close_window(self) -> None:
-        if self._window is not None:
-            for found in self._window.close():
+        if self._here.window is not None:
+            for found in self._here.window.close():
                 self._say("hand", **found)
 
     def _say(self, kind: str, **event: Any) -> None:
@@ -462,6 +529,9 @@ def _is_torch(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_sharded(parameter: torch.Tensor) -> bool:
+    # FSDP1 marks what it holds a flat shard of.
+    if getattr(parameter, "_fsdp_flattened", False) or type(parameter).__name__ == "FlatParameter":
+        return True
     placements: Iterable[Any] = getattr(parameter, "placements", ())
     return any(p.is_shard() for p in placements)
 

@@ -74,11 +74,13 @@ class Recorder:
         self._batch = batch
         self._keep = keep
         self._rows: list[_Row] = []
-        self._current: _Row | None = None
+        # By thread: the row of the step that goes on, and the clips since the step before.
+        self._currents: dict[int, _Row] = {}
         self._events: list[Event] = []
         self._update_events: list[Event] = []
         self._shapes: set[tuple[Any, ...]] = set()
-        self._clips: list[_Clip] = []
+        self._clips: dict[int, list[_Clip]] = {}
+        self._num_rows = 0
         self._written_at = time.monotonic()
         self._last_row_at: float | None = None
         self._num_tensors = 0
@@ -104,7 +106,7 @@ class Recorder:
             and event["returned"] is not None
             and isinstance(event["bound"], int | float | torch.Tensor)
         ):
-            self._clips.append(_Clip(event["returned"], event["bound"], set(event["tensors"]), event["given"]))
+            self._clips.setdefault(self._thread, []).append(_Clip(event["returned"], event["bound"], set(event["tensors"]), event["given"]))
         elif kind == "skip":
             self._skipped(event)
 
@@ -115,38 +117,50 @@ class Recorder:
         owned = observer.registry.owned[o]
         pairs = [(i, g) for i in owned if (p := observer.registry.parameter(i)) is not None and (g := p.grad) is not None]
         norms = _stacked(tensor_norms([g for _, g in pairs]))
-        row = _Row(observer.updates + 1, o, [i for i, _ in pairs], norms, self._clips, list(observer.losses()), [], None, time.monotonic())
+        clips = self._clips.get(self._thread, [])
+        row = _Row(observer.updates + 1, o, [i for i, _ in pairs], norms, clips, list(observer.losses()), [], None, time.monotonic())
         row.rates = [_plain(group.get("lr", math.nan)) for group in optimizer.param_groups]
         row.divided, row.found_inf = event["divided"], event["skipped"]
         scales = [s for _, s in row.losses if not isinstance(s, float) or s != 1.0]
         row.scale = scales[-1] if scales else None
         if self._batch is not None:
             # A step that is measured again (a closure, clipping in its own code) has the batches it had before.
-            row.batch = self._batch() or (self._current.batch if self._current is not None else {})
-        self._current = row
+            current = self._currents.get(self._thread)
+            row.batch = self._batch() or (current.batch if current is not None else {})
+        self._currents[self._thread] = row
         if self._keep is not None and norms is not None:
             registry = observer.registry
-            before = self._clips[-1].returned if self._clips else torch.linalg.vector_norm(norms)
-            self._keep(row.step, lambda: _by_name(registry, pairs), before, clipped=bool(self._clips), scale=row.divided)
+            before = clips[-1].returned if clips else torch.linalg.vector_norm(norms)
+            self._keep(row.step, lambda: _by_name(registry, pairs), before, clipped=bool(clips), scale=row.divided)
 
     def update(self, o: int) -> None:
         """The step is over."""
-        if self._current is not None:
-            self._rows.append(self._current)
-            self._current = None
-        self._clips = []
+        self._add(self._currents.pop(self._thread, None))
+        self._clips.pop(self._thread, None)
         self._keep_events()
         if self._every_update or len(self._rows) >= _BLOCK_UPDATES or time.monotonic() - self._written_at > _BLOCK_S:
             self.flush()
 
+    @property
+    def _thread(self) -> int:
+        assert self.observer is not None
+        return self.observer.thread
+
+    def _add(self, row: _Row | None) -> None:
+        if row is not None:
+            self._num_rows += 1
+            row.step = self._num_rows
+            self._rows.append(row)
+
     def _skipped(self, event: Event) -> None:
         observer = self.observer
         assert observer is not None
-        row = _Row(observer.updates + 1, event["o"], [], None, self._clips, list(observer.losses()), [], event["scale"], time.monotonic())
+        clips = self._clips.get(self._thread, [])
+        row = _Row(observer.updates + 1, event["o"], [], None, clips, list(observer.losses()), [], event["scale"], time.monotonic())
         row.skipped = True
         if self._batch is not None:
             row.batch = self._batch()
-        self._current = row
+        self._currents[self._thread] = row
 
     def _keep_events(self) -> None:
         observer = self.observer
@@ -182,10 +196,9 @@ class Recorder:
 
     def close(self, ended: str) -> None:
         """Write the rest and how the run ended."""
-        if self._current is not None:
-            # The script died within the step: what it was about to use is worth having.
-            self._rows.append(self._current)
-            self._current = None
+        # Where the script died within a step: what it was about to use is worth having.
+        while self._currents:
+            self._add(self._currents.popitem()[1])
         self._events += self._update_events
         self._update_events = []
         self.flush()
@@ -316,8 +329,10 @@ def _fetched(vectors: list[torch.Tensor]) -> list[np.ndarray[Any, np.dtype[np.fl
 def _stacked(norms: list[torch.Tensor]) -> torch.Tensor | None:
     if not norms:
         return None
-    device = norms[0].device
-    return torch.stack([n.to(device, torch.float64 if device.type == "cpu" else torch.float32) for n in norms])
+    first = norms[0]
+    if any(n.dtype is not first.dtype or n.device != first.device for n in norms):
+        norms = [n.to(first.device, torch.float64 if first.device.type == "cpu" else torch.float32) for n in norms]
+    return torch.stack(norms)
 
 
 def _plain(rate: Any) -> float:

@@ -45,6 +45,7 @@ class Watcher:
         max_updates: End the script after so many.
         save_grads: `never`, `explosions` or `every:K`.
         command: The command line, for the header.
+        header: More for the header.
         on_problem: Told once where the run cannot be written.
     """
 
@@ -58,6 +59,7 @@ class Watcher:
         max_updates: int | None = None,
         save_grads: str = "never",
         command: list[str] | None = None,
+        header: Mapping[str, Any] | None = None,
         on_problem: Callable[[str], None] | None = None,
     ) -> None:
         self.directory = Path(directory).absolute()
@@ -65,6 +67,7 @@ class Watcher:
         self._max_updates = max_updates
         self._save_grads = save_grads
         self._command = list(sys.argv) if command is None else command
+        self._header = dict(header or {})
         self._on_problem = on_problem
         self._pid = os.getpid()
         self._is_child = False
@@ -94,6 +97,7 @@ class Watcher:
             "max_updates": self._max_updates,
             "save_grads": self._save_grads,
             "command": self._command,
+            "header": self._header,
         }
 
     def start(self) -> Self:
@@ -159,7 +163,8 @@ class Watcher:
             "stages": {"grad_norm": "pre_clip", "grad_norm_used": "used by the optimizer"},
             "loss_reduction": "sum",
             "exact": self._exact,
-        }
+            "replicated": world_size > 1 and _has_replicas(),
+        } | self._header
         if self._is_child:
             multiprocessing.util.Finalize(None, self.stop, args=("finished",), exitpriority=100)
         return RunWriter(self.directory, header, rank=rank, on_problem=self._on_problem)
@@ -191,6 +196,13 @@ def how_it_ended(error: BaseException | None) -> str:
         return "interrupted"
     first = str(error).strip().splitlines()
     return f"{type(error).__name__}: {first[0][:200]}" if first else type(error).__name__
+
+
+def _has_replicas() -> bool:
+    """Whether this process trains a replica that DistributedDataParallel keeps equal to others."""
+    import gc
+
+    return any(issubclass(type(m), torch.nn.parallel.DistributedDataParallel) for m in gc.get_objects())
 
 
 _forks_are_watched = False

@@ -107,7 +107,7 @@ def read(source: Source, wanted: Wanted) -> Log:
             "such as `step 10 | loss: 2.3 | grad norm: 0.5`",
             hint=f"numbers stand behind {seen}; name the one that is the loss with --loss"
             if seen
-            else "is this the log of a training run?",
+            else "is this the log of a training run? `gradclip analyze --help` tells the formats",
         )
     for asked in (wanted.loss, wanted.grad_norm):
         if asked is not None and asked not in columns and not names.nearest(asked, columns):

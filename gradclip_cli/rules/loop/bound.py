@@ -60,9 +60,11 @@ def no_clipping(run: Run, found: Detection) -> list[Hit]:
 
 def _explained(view: View) -> bool:
     """Another rule says why nothing bounds this optimizer."""
+    if all(u.in_backward for u in view.taken) and any(c.bounds for u in view.taken for c in u.clips):
+        return not view.called
     if view.stale() or any(u.zeroed for u in view.taken) or any(u.nonfinite and view.acting(u) for u in view.taken):
         return not view.called
-    if any(view.clips(p) for p in (Phase.EARLY, Phase.OUTSIDE)) or view.hand_overridden.kind is not HandKind.NONE:
+    if any(view.clips(p) for p in (Phase.EARLY, Phase.OUTSIDE)):
         return True
     if view.called:
         return False
@@ -221,14 +223,4 @@ def double_clip(run: Run, found: Detection) -> list[Hit]:
                 f"{number(b.bound)}; {binding}; remove one"
             )
             hits.append(hit(text, [(u, p[0]) for u, p in twice], {"max_norm": a.bound, "second_max_norm": b.bound, "norm_used": u.used}))
-            continue
-        by_hand = view.hand_behind if view.hand_behind.kind is HandKind.NORM else view.hand_beside
-        if by_hand.kind is HandKind.NORM and by_hand.count > 1:
-            first = view.acting(view.called[0])[0]
-            text = (
-                f"{view.label}clipped twice before one step: by the call at {at(first.site)} with max_norm {number(first.bound)} "
-                f"and by hand at "
-                f"{at(by_hand.site)} to {number(by_hand.bound)}; remove one"
-            )
-            hits.append(hit(text, [(u, None) for u in view.called if u.edits], {"max_norm": first.bound, "second_max_norm": by_hand.bound}))
     return hits

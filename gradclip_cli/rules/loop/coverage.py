@@ -175,7 +175,7 @@ def norm_not_applied(run: Run, found: Detection) -> list[Hit]:
 
 def _acts_otherwise(view: View) -> bool:
     """The gradients did change by hand: what is wrong with it is another rule's."""
-    return view.hand.kind not in (HandKind.NONE, HandKind.RESCALE, HandKind.OTHER) or view.hand_overridden.kind is not HandKind.NONE
+    return view.hand.kind not in (HandKind.NONE, HandKind.RESCALE, HandKind.OTHER) or any(c.by_hand for u in view.taken for c in u.clips)
 
 
 def _meant_to_clip(hand: Hand) -> bool:
@@ -264,7 +264,7 @@ def _disagreement(view: View, others: dict[int, View]) -> Hit | None:
                 continue
             sharded = bool(view.loop.sharded) or bool(other.loop.sharded)
             differ = abs(mine - theirs) > _RANKS_DIFFER * max(mine, theirs)
-            same_before = _close(_before(u), _before(v))
+            same_before = _close(_before(u), _before(v)) or bool(view.acting(u)) != bool(other.acting(v))
             if (sharded and differ) or (not sharded and same_before and (differ or not _close(u.used, v.used))) or _drifted(view, u, v):
                 bad.append((u, None))
                 if not sentence:

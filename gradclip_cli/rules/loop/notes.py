@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gradclip_cli.model import Run
-from gradclip_cli.rules.loop.view import HandKind, views
+from gradclip_cli.rules.loop.view import views
 from gradclip_cli.rules.loop.wording import at
 from gradclip_cli.rules.wording import number
 
@@ -26,9 +26,8 @@ def loop_notes(run: Run) -> list[str]:
                 f"{view.label}the clip by hand at {at(hand.site)} had nothing to do: no norm exceeded {number(hand.bound)}, so it "
                 f"was not put to the test"
             )
-        elif view.hand.kind is HandKind.NORM and not view.called:
-            place = f" at {at(view.hand.site)}" if view.hand.site else ""
-            notes.append(f"{view.label}clipped by hand{place}: norms end at {number(view.hand.bound)}")
+        elif view.bounded_by_hand and not view.called:
+            notes.append(f"{view.label}no clip was seen, but norms end at {number(view.hand.bound)}: something in the backward bounds them")
         elif view.called and not any(c.returned > c.bound * _FAR for u in view.called for c in view.acting(u) if math.isfinite(c.returned)):
             notes.append(
                 f"{view.label}no norm exceeded max_norm in these updates: where the clip stands is right, its effect was not put "

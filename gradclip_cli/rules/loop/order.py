@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from gradclip_cli.detect.loop import Clip, Phase, Update
 from gradclip_cli.model import Detection, Hit, Run
-from gradclip_cli.rules.loop.view import HandKind, View, views
+from gradclip_cli.rules.loop.view import View, views
 from gradclip_cli.rules.loop.wording import at, hit, in_updates, same_place, where
 from gradclip_cli.rules.wording import number, times
 
@@ -43,25 +43,7 @@ def clip_before_unscale(run: Run, found: Detection) -> list[Hit]:
                 f"really {number(c.returned / scale)}){used}; call scaler.unscale_(optimizer) before the clip"
             )
             hits.append(hit(text, clips, {"loss_scale": scale, "norm_scaled": c.returned, "norm_used": u.used, "max_norm": c.bound}))
-        hits += _by_hand_while_scaled(view)
     return hits
-
-
-def _by_hand_while_scaled(view: View) -> list[Hit]:
-    updates = [u for u in view.taken if u.unscaled and not u.unscaled_by_hand and u.edits and not view.acting(u)]
-    if not updates or not view.bounded_by_hand or view.hand.kind is not HandKind.NORM:
-        return []
-    scale = updates[0].unscaled[0]
-    if not math.isclose(updates[0].used * scale, view.hand.bound, rel_tol=0.05) and updates[0].edits[-1].after < view.hand.bound * 0.5:
-        return []
-    if updates[0].edits[-1].after / max(updates[0].used, 1e-300) < 1.5:
-        return []
-    text = (
-        f"{view.label}clipped by hand at {at(view.hand.site)} to {number(view.hand.bound)} while the gradients were scaled by "
-        f"{number(scale)}; "
-        f"the optimizer used {number(updates[0].used)}; call scaler.unscale_(optimizer) before the clip"
-    )
-    return [hit(text, [(u, None) for u in updates], {"loss_scale": scale, "norm_used": updates[0].used, "max_norm": view.hand.bound})]
 
 
 def clip_after_step(run: Run, found: Detection) -> list[Hit]:
@@ -217,8 +199,6 @@ def grads_changed_after_clip(run: Run, found: Detection) -> list[Hit]:
 
 
 def _edited_behind(view: View) -> list[Hit]:
-    if view.hand_behind.kind is HandKind.NORM:
-        return []
     edited = [(u, view.acting(u)[-1]) for u in view.called if any(e.late for e in u.edits)]
     if not edited:
         return []
@@ -281,15 +261,6 @@ def closure_recomputes_grads(run: Run, found: Detection) -> list[Hit]:
                 f"({u.evaluations} times): the optimizer used {number(u.used)} where max_norm is {number(c.bound)}; clip inside the closure"
             )
             hits.append(hit(text, clips, {"norm_used": u.used, "max_norm": c.bound, "num_evaluations": u.evaluations}))
-        if view.hand_overridden.kind is not HandKind.NONE:
-            updates = [(x, None) for x in view.taken if x.overridden]
-            u = updates[0][0]
-            text = (
-                f"{view.label}the clip by hand at {at(view.hand_overridden.site)} comes before step(closure), and the closure computes the "
-                f"gradients anew: the optimizer used {number(u.used)} where {number(view.hand_overridden.bound)} was left; clip "
-                f"inside the closure"
-            )
-            hits.append(hit(text, updates, {"norm_used": u.used, "num_evaluations": u.evaluations}))
     return _once(hits)
 
 

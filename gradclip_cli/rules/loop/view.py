@@ -14,7 +14,6 @@ from gradclip_cli.rules.wording import Unjudged
 
 # A coefficient or a norm that is the same within this is the same.
 _SAME = 2e-3
-_BOUND_SLACK = 1.01
 # Norms that pile up at one value so often were bounded there, by code that nothing else shows.
 _PILE_FRACTION = 0.25
 _PILE_POINTS = 4
@@ -23,11 +22,10 @@ _MEASURING = 1000.0
 
 
 class HandKind(StrEnum):
-    """What changes by hand amount to."""
+    """What changes by hand amount to that are no clip of the whole (those are told as clips)."""
 
     NONE = "none"
-    NORM = "norm"  # one coefficient for all, and the norm ends at one bound
-    ADAPTIVE = "adaptive"  # one coefficient for all, at times 1, and the bound moves
+    NORM = "norm"  # norms end at one bound
     VALUE = "value"
     SEPARATE = "separate"  # a coefficient for each tensor or group
     PARTIAL = "partial"  # one coefficient, for some of the tensors
@@ -40,7 +38,7 @@ class HandClip:
     """Clipping without a call of torch's.
 
     Attributes:
-        bound: Where norms end (or elements, for VALUE); nan where it moves.
+        bound: Where norms end (or elements, for VALUE), else nan.
         site: Of the write to the gradients, where seen.
         count: In how many updates it acted.
         tensors: Those it ever scaled.
@@ -90,33 +88,13 @@ class View:
     def hand(self) -> HandClip:
         """What the edits of all updates without an acting call amount to."""
         updates = [u for u in self.taken if u.exact and not self.acting(u)]
-        found = _by_hand(updates, late=False)
+        found = _by_hand(updates)
         return _piled_up(updates) if found.kind is HandKind.NONE else found
 
     @cached_property
-    def hand_beside(self) -> HandClip:
-        """The same for updates that have an acting call: a second clip, by hand."""
-        return _by_hand([u for u in self.called if u.exact], late=False)
-
-    @cached_property
-    def hand_behind(self) -> HandClip:
-        """Changes behind the acting call."""
-        return _by_hand([u for u in self.called if u.exact], late=True)
-
-    @cached_property
-    def hand_overridden(self) -> HandClip:
-        """Changes that a closure then undid by computing the gradients anew."""
-        updates = [u for u in self.taken if u.overridden and not self.acting(u)]
-        factors = [e.factors[0] for u in updates for e in u.overridden if e.uniform]
-        if not factors or any(f > 1 + _SAME for f in factors) or self.hand.kind is not HandKind.NONE:
-            return HandClip(HandKind.NONE)
-        edit = updates[0].overridden[0]
-        return HandClip(HandKind.NORM, edit.after, edit.site, len(updates), edit.tensors)
-
-    @cached_property
     def bounded_by_hand(self) -> bool:
-        """A global norm clip without a call of torch's holds."""
-        return self.hand.kind in (HandKind.NORM, HandKind.ADAPTIVE)
+        """Norms end at a bound, though no clip was seen."""
+        return self.hand.kind is HandKind.NORM
 
     @cached_property
     def hands(self) -> list[Hand]:
@@ -189,8 +167,8 @@ def _views(whole: Recorded, rank: int) -> list[View]:
     return [View(loop, part, len(found), clips) for loop in found]
 
 
-def _by_hand(updates: Sequence[Update], *, late: bool) -> HandClip:
-    edited = [(u, edits) for u in updates if (edits := [e for e in u.edits if e.late == late])]
+def _by_hand(updates: Sequence[Update]) -> HandClip:
+    edited = [(u, u.edits) for u in updates if u.edits]
     if not edited:
         return HandClip(HandKind.NONE)
     edits = [e for _, es in edited for e in es]
@@ -204,14 +182,14 @@ def _by_hand(updates: Sequence[Update], *, late: bool) -> HandClip:
             return HandClip(HandKind.VALUE, bound, site, len(edited), touched)
     if any(e.clamped or e.other or e.made for e in edits):
         ends = [es[-1].after for _, es in edited]
-        kind = HandKind.NORM if len(ends) > 2 and _spread(ends) < _SAME and not late else HandKind.OTHER
+        kind = HandKind.NORM if len(ends) > 2 and _spread(ends) < _SAME else HandKind.OTHER
         return HandClip(kind, max(ends) if kind is HandKind.NORM else math.nan, site, len(edited), touched)
     if not all(e.uniform for e in edits):
         return HandClip(HandKind.SEPARATE, math.nan, site, len(edited), touched)
     missing = [u for u, es in edited if not set(u.norms) <= {t for e in es for t in e.tensors}]
     if len(missing) == len(edited):
         return HandClip(_some_or_each(edited), math.nan, site, len(edited), touched)
-    return _uniform(edited, updates, site, touched)
+    return HandClip(HandKind.RESCALE, math.nan, site, len(edited), touched)
 
 
 def _some_or_each(edited: Sequence[tuple[Update, list[Edit]]]) -> HandKind:
@@ -219,24 +197,6 @@ def _some_or_each(edited: Sequence[tuple[Update, list[Edit]]]) -> HandKind:
     touched = {t for _, es in edited for e in es for t in e.tensors}
     everywhere = {t for u, _ in edited for t in u.norms}
     return HandKind.PARTIAL if everywhere - touched else HandKind.SEPARATE
-
-
-def _uniform(edited: Sequence[tuple[Update, list[Edit]]], updates: Sequence[Update], site: str | None, touched: frozenset[int]) -> HandClip:
-    factors = [math.prod(e.factors[0] for e in es) for _, es in edited]
-    ends = [es[-1].after for _, es in edited]
-    untouched = [u.used for u in updates if not u.edits and math.isfinite(u.used)]
-    constant = len(factors) > 1 and _spread(factors) < _SAME
-    if not constant and _spread(ends) < 2e-2 and (len(ends) > 1 or untouched):
-        bound = max(ends)
-        if all(n <= bound * _BOUND_SLACK for n in untouched):
-            return HandClip(HandKind.NORM, bound, site, len(edited), touched)
-    over = any(h.over for u, _ in edited for h in u.hands)
-    shrinking = all(0 <= f < 1 + _SAME for f in factors)
-    if not constant and shrinking and (untouched or over):
-        return HandClip(HandKind.ADAPTIVE, math.nan, site, len(edited), touched)
-    if over and shrinking and len(factors) == 1:
-        return HandClip(HandKind.NORM, ends[0], site, 1, touched)
-    return HandClip(HandKind.RESCALE, math.nan, site, len(edited), touched)
 
 
 def _piled_up(updates: Sequence[Update]) -> HandClip:

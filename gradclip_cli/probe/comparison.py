@@ -1,0 +1,125 @@
+"""Twins side by side: the same seed under another `max_norm`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gradclip_cli.model import LOSS, Analysis, Planted, Sighting, Twin, Verdict
+from gradclip_cli.probe.run import Trained
+from gradclip_cli.probe.training import MAX_DROPPED
+from gradclip_cli.wording import count, number, times
+
+_LAST_FRACTION, _LEAST_LAST = 0.1, 10
+# Final losses closer than this are the same, as are those closer than twice the error of their paired difference.
+_SAME_FRACTION, _SAME_ERRORS = 0.02, 2.0
+# The largest movements are about the same within this factor.
+_SAME_MOVEMENT = 1.25
+# A finding belongs to a fault that lies so many updates from its begin.
+_NEAR = 1
+
+
+def twin(label: str, max_norm: float, analysis: Analysis, trained: Trained, planted: Sequence[Planted]) -> Twin:
+    """What a training came to, and what was found in its recorded run."""
+    made = [u for u in trained.updates if not u.dropped]
+    steps = np.array([u.step for u in made], np.int64)
+    moved = np.array([u.moved for u in made])
+    late = moved[len(moved) // 10 :]
+    worst = len(moved) - len(late) + int(np.argmax(np.nan_to_num(late, nan=math.inf))) if len(late) else None
+    dropped = sum(u.dropped for u in trained.updates)
+    given_up = len(trained.updates) >= MAX_DROPPED and all(u.dropped for u in trained.updates[-MAX_DROPPED:])
+    return Twin(
+        label=label,
+        max_norm=max_norm,
+        analysis=analysis,
+        sightings=tuple(Sighting(p, _found(analysis, p)) for p in planted),
+        steps=steps,
+        moved=moved,
+        final_loss=float(np.mean(_last(np.array([u.loss for u in trained.updates])))),
+        worst_update=math.nan if worst is None else float(moved[worst]),
+        worst_step=0 if worst is None else int(steps[worst]),
+        num_clipped=sum(u.norm > max_norm for u in made),
+        num_dropped=dropped,
+        recovered=_recovered(analysis),
+        step_s=float(np.median([u.seconds for u in trained.updates])),
+        ended=f"given up: the gradients of {MAX_DROPPED} batches in a row were not finite" if given_up else "",
+    )
+
+
+def compare(twins: Sequence[Twin]) -> tuple[str, ...]:
+    """A sentence for each twin but the one that was not clipped (the first, where all were)."""
+    base = next((t for t in twins if math.isinf(t.max_norm)), twins[0])
+    return tuple(_sentence(base, t) for t in twins if t is not base)
+
+
+def _last(losses: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return losses[-max(_LEAST_LAST, int(_LAST_FRACTION * len(losses))) :]
+
+
+def _found(analysis: Analysis, planted: Planted) -> tuple[tuple[str, int], ...]:
+    first, last = planted.step - _NEAR, planted.last_step + _NEAR
+    return tuple(
+        (f.rule, f.first_step)
+        for f in sorted(analysis.findings, key=lambda f: f.rule)
+        if f.rule.startswith("GC1") and f.first_step is not None and first <= f.first_step <= last
+    )
+
+
+def _recovered(analysis: Analysis) -> bool | None:
+    if analysis.verdict is Verdict.DIVERGED:
+        return False
+    ends = [s.recovered for s in analysis.detection.spikes]
+    if not ends or None in ends:
+        return None
+    return all(ends)
+
+
+def _sentence(base: Twin, other: Twin) -> str:
+    name = f"max_norm {number(other.max_norm, 4)}"
+    rival = "without clipping" if math.isinf(base.max_norm) else f"at {number(base.max_norm, 4)}"
+    if not other.num_clipped and not base.num_clipped:
+        same = " The two runs are the same bit for bit." if _is_same(base, other) else ""
+        return f"{name} never acted: every norm lay below it.{same}"
+    acted = f"{name} acted on {other.num_clipped:,} of {count(len(other.steps), 'update')}"
+    losses = f"final loss {number(other.final_loss)}, {rival} {number(base.final_loss)}"
+    if not math.isfinite(other.final_loss) or not math.isfinite(base.final_loss):
+        if math.isfinite(other.final_loss):
+            return f"{acted} and the run survived what ended the one {rival}: {losses}."
+        ended = "neither run" if not math.isfinite(base.final_loss) else "the run"
+        return f"{acted}, and {ended} ended with a finite loss: {losses}."
+    difference, error = _difference(base, other)
+    if abs(difference) <= max(_SAME_FRACTION * abs(base.final_loss), _SAME_ERRORS * error):
+        return f"{acted} and made no difference to where the run ended: {losses}.{_why(base, other)}"
+    if difference < 0:
+        saved = base.analysis.verdict is Verdict.DIVERGED and other.analysis.verdict is not Verdict.DIVERGED
+        return f"{acted} and {'saved the run' if saved else 'helped'}: {losses}."
+    return f"{acted} and cost something: {losses}."
+
+
+def _difference(base: Twin, other: Twin) -> tuple[float, float]:
+    """Of the final losses, on the same batches, and its standard error."""
+    a, b = base.analysis.run.series[LOSS], other.analysis.run.series[LOSS]
+    common, i, j = np.intersect1d(a.steps, b.steps, return_indices=True)
+    paired = _last(b.values[j] - a.values[i])
+    return float(paired.mean()), float(paired.std(ddof=1) / math.sqrt(len(paired))) if len(common) > 1 else 0.0
+
+
+def _is_same(base: Twin, other: Twin) -> bool:
+    a, b = base.analysis.run.series, other.analysis.run.series
+    return all(name in b and np.array_equal(a[name].values, b[name].values, equal_nan=True) for name in a)
+
+
+def _why(base: Twin, other: Twin) -> str:
+    moved, rival = other.worst_update, base.worst_update
+    if not (math.isfinite(moved) and math.isfinite(rival) and moved > 0 and rival > 0):
+        return ""
+    ratio = rival / moved
+    if max(ratio, 1 / ratio) <= _SAME_MOVEMENT:
+        return (
+            f" The largest movement of the parameters was about the same as well ({number(moved)} and {number(rival)}): max_norm bounds "
+            "the gradient, and the optimizer and its learning rate make a movement of it."
+        )
+    return f" The largest movement of the parameters was {times(ratio)} as large without it." if ratio > 1 else ""

@@ -1,0 +1,69 @@
+"""One watched training: a run directory, and what no recorder sees."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gradclip_cli.model import Planted
+from gradclip_cli.probe.conditions import Conditions
+from gradclip_cli.probe.subject import Subject
+from gradclip_cli.probe.training import Update, prepared, train
+from gradclip_cli.watch import Watcher
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What became of it.
+
+    Attributes:
+        updates: Every attempt, in order.
+        num_parameters: Of the model.
+        optimizer, lr: Its class; its learning rate, of the first group.
+    """
+
+    subject: str
+    updates: tuple[Update, ...]
+    num_parameters: int
+    optimizer: str
+    lr: float
+
+
+def run_probe(
+    build: Callable[[], Subject],
+    conditions: Conditions,
+    planted: Sequence[Planted],
+    directory: Path,
+    *,
+    command: Sequence[str] = (),
+    on_update: Callable[[Update], None] = lambda update: None,
+    on_problem: Callable[[str], None] | None = None,
+) -> Trained:
+    """Train once, watched as any loop is. The same seed gives the same training, on a CPU bit for bit.
+
+    Args:
+        build: Makes the subject; called with every source of chance set to the seed.
+        directory: The run directory to make. Its header says what was planted.
+
+    Raises:
+        GradclipError: A recorded run lies there, or as `train`.
+    """
+    random.seed(conditions.seed)
+    np.random.seed(conditions.seed % 2**32)
+    torch.manual_seed(conditions.seed)
+    subject = build()
+    header = {"probe": {"subject": subject.name, "planted": [asdict(p) for p in planted]}}
+    updates = []
+    num_parameters = sum(p.numel() for p in subject.model.parameters())
+    with Watcher(directory, command=list(command), header=header, on_problem=on_problem):
+        model, optimizer = prepared(subject, conditions)
+        lr = float(optimizer.param_groups[0]["lr"])
+        for update in train(subject, model, optimizer, conditions, planted):
+            updates.append(update)
+            on_update(update)
+    return Trained(subject.name, tuple(updates), num_parameters, type(optimizer).__name__, lr)
