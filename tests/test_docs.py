@@ -53,6 +53,7 @@ def test_the_readme_is_whole() -> None:
         "Five minutes",
         "What it reads",
         "What it finds",
+        "Choosing max_norm",
         "Recording a run",
         "Stored gradients",
         "Proving clipping",

@@ -236,6 +236,10 @@ def test_a_step_that_is_not_finite_is_left_out_of_the_updates(tmp_path: Path) ->
     result = done([tmp_path / "g"], max_norms=(0.1,), optimizer=OptimizerKind("sgd", 1.0, ()))
     assert [s.update_norm is not None and math.isfinite(s.update_norm) for s in result.steps] == [True, False, True]
     assert any("skipped 1 step" in note for note in result.notes)
+    assert not any("between these steps" in note for note in result.notes)
+    (tmp_path / "g" / "step-00000002.safetensors").unlink()
+    result = done([tmp_path / "g"], max_norms=(0.1,), optimizer=OptimizerKind("sgd", 1.0, ()))
+    assert any("between these steps 1 update cannot be seen" in note for note in result.notes)
 
 
 def test_tensors_of_several_blocks_and_half_precision_reach_the_optimizer(tmp_path: Path) -> None:

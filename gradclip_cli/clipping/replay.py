@@ -260,6 +260,8 @@ def _with_updates(
     coefficients = np.where(finite, np.stack(ways), np.nan)
     norms = update_norms(kind, stored, coefficients, ranks)
     notes = ["the optimizer began with parameters at zero and no state: what weight decay and earlier steps do is not seen"]
+    if missing := steps[-1].step - steps[0].step + 1 - len(steps):
+        notes.append(f"between these steps {count(missing, 'update')} cannot be seen: the optimizer's state is that of these steps alone")
     if not finite.all():
         skipped_steps = count(int(np.count_nonzero(~finite)), "step")
         notes.append(f"the optimizer skipped {skipped_steps} with a norm that is not finite, as a loss scaler does")

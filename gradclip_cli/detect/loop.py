@@ -62,6 +62,7 @@ class Clip:
     in_backward: bool
     in_step: bool
     site: str | None
+    stack: tuple[str, ...] = ()
     by_hand: bool = False
     phase: Phase = Phase.EFFECTIVE
 
@@ -78,7 +79,7 @@ class Edit:
     Attributes:
         tensors: Which changed (those cleared apart).
         scaled, clamped, other, made: How many were scaled by a factor, clamped, changed otherwise, or made from nothing.
-        factors: Of the scaled ones.
+        factors, scaled_tensors: Of the scaled ones; which they are is told where nothing else changed.
         clamp: The bound of the clamped ones, nan where none.
         before, after: This optimizer's norm around it.
         late: It came behind the last effective clip.
@@ -90,6 +91,7 @@ class Edit:
     other: int
     made: int
     factors: tuple[float, ...]
+    scaled_tensors: tuple[int, ...]
     clamp: float
     before: float
     after: float
@@ -164,6 +166,8 @@ class Update:
     measured: list[tuple[float, str | None]] = field(default_factory=list)
     unscaled: list[float] = field(default_factory=list)
     step_site: str | None = None
+    step_stack: tuple[str, ...] = ()
+    backward_stack: tuple[str, ...] = ()
     backward_site: str | None = None
     clear_site: str | None = None
     divided: bool = False
@@ -315,8 +319,10 @@ def _update(loop: OptimizerLoop, items: list[Event], end: Event) -> Update:
         if e["k"] == "enter":
             update.in_backward |= bool(e["in_backward"])
             update.step_site = e["site"]
+            update.step_stack = tuple(e.get("stack", ()))
     if backwards:
         update.backward_site = items[backwards[-1]]["site"]
+        update.backward_stack = tuple(items[backwards[-1]].get("stack", ()))
     if clears:
         update.clear_site = items[clears[-1]]["site"]
         fresh = [i for i in (*backwards, *made) if i > clears[-1]]
@@ -342,9 +348,10 @@ def _update(loop: OptimizerLoop, items: list[Event], end: Event) -> Update:
             update.clips.append(clip)
         elif kind == "edit" and _changes(e):
             edit = _edit(e)
-            if scale is not None and edit.uniform and abs(edit.factors[0] * scale - 1) < 1e-2:
+            in_them = scale or (update.unscaled[-1] if update.unscaled else None)
+            if in_them is not None and edit.uniform and abs(edit.factors[0] * in_them - 1) < 1e-2:
                 update.unscaled_by_hand = True
-                update.unscaled.append(scale)
+                update.unscaled.append(in_them)
                 scale = None
                 continue
             if i in made:
@@ -454,6 +461,7 @@ def _clip(loop: OptimizerLoop, e: Event, phase: Phase) -> Clip:
         in_backward=bool(e["in_backward"]),
         in_step=bool(e["in_step"]),
         site=e["site"],
+        stack=tuple(e.get("stack", ())),
         by_hand=e.get("by_hand", False),
         phase=phase,
     )
@@ -468,6 +476,7 @@ def _edit(e: Event) -> Edit:
         other=counts.get("other", 0),
         made=counts.get("set", 0),
         factors=tuple(_float(f) for f in e["factors"]),
+        scaled_tensors=tuple(e["tensors"]) if len(e["tensors"]) == len(e["factors"]) else (),
         clamp=_float(e["clamp"]),
         before=_float(e["before"]),
         after=_float(e["after"]),

@@ -47,9 +47,8 @@ def headline(replay: Replay) -> str:
     bound = number(replay.max_norms[0], 4)
     if not coefficients:
         return f"{sentence} Clipping at {bound} changes none of them."
-    return (
-        f"{sentence} Clipping at {bound} acts on {len(coefficients):,} of {len(steps):,}, by a factor down to {number(min(coefficients))}."
-    )
+    often = f"{len(coefficients):,} of {len(steps):,}"
+    return f"{sentence} Clipping at {bound} acts on {often}, by a factor down to {number(min(coefficients))}."
 
 
 def tables(replay: Replay) -> list[Rows]:
@@ -71,13 +70,8 @@ def _norms(replay: Replay, shown: Sequence[ReplayStep]) -> Rows:
     bound = replay.max_norms[0] if replay.max_norms else None
     # What the training saw before it clipped, where the values are those from afterwards.
     told = any(s.stage is NormStage.POST_CLIP and s.claimed_total_norm is not None for s in replay.steps)
-    header = (
-        "step",
-        *(("in training",) if told else ()),
-        "norm",
-        *(("coefficient", "after", "cosine") if bound is not None else ()),
-        "largest share of the squared norm",
-    )
+    clipping = () if bound is None else ("coefficient", "after", "cosine")
+    header = ("step", *(("in training",) if told else ()), "norm", *clipping, "largest share")
     cells = []
     for step in shown:
         clip = step.clips[0] if step.clips else None

@@ -15,7 +15,7 @@ def title(verification: Verification) -> str:
 def target(verification: Verification) -> str:
     """On what was judged, a line."""
     t = verification.target
-    parts = [t.device, t.dtype, count(t.world_size, "rank"), f"torch {t.torch}" if t.torch else None]
+    parts = [t.device, t.dtype, count(t.world_size, "rank"), f"torch {t.torch.partition('+')[0]}" if t.torch else None]
     if verification.updates is not None:
         parts.append(count(verification.updates, "update"))
     return ", ".join(p for p in parts if p)

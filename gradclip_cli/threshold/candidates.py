@@ -41,9 +41,8 @@ def candidates(norms: Values, exploding: Values, recommended: tuple[float, float
 
 
 def percentile(norms: Values, which: tuple[float, ...]) -> list[float]:
-    """Linear between neighbours; of norms whose distance is no float64, too."""
-    half = 1.0 if np.isfinite(norms.max() - norms.min()) else 0.5
-    return [float(v) / half for v in np.percentile(norms * half, which)]
+    """Linear between neighbours."""
+    return [float(v) for v in np.percentile(norms, which)]
 
 
 def _candidate(label: str, p: float | None, value: float, ordered: Values, exploding: Values) -> Candidate:

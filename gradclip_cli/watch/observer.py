@@ -11,7 +11,7 @@ sharded parameter the local shard.
                foreign, foreign_gradients, copies, before/after {o: norm}, factors {o: [smallest, largest]},
                scaled {o: scale still in the gradients}, in_backward, in_step, raised
     measure    returned, given, p          a norm was computed by `get_total_norm` and nothing was scaled by it
-    edit       o, tensors, change counts, factors, clamp, before, after, norms   gradients changed by no call that we know
+    edit       o, stack, tensors, change counts, factors, clamp, before, after, norms   gradients changed by no call that we know
     unscale    o, scale, automatic
     enter      o, closure, in_backward, wrapper
     use        o, norm, largest, nonfinite [tensor], tensors [with a non-zero gradient], norms, empty, skipped, divided, evaluation
@@ -31,13 +31,16 @@ from typing import Any
 import torch
 
 from gradclip_cli.watch.registry import Registry
-from gradclip_cli.watch.sites import call_site
+from gradclip_cli.watch.sites import call_site, user_stack
 from gradclip_cli.watch.states import Change, State, compare, state_of
 from gradclip_cli.watch.window import Window
 
 Event = dict[str, Any]
 # Options by which optimizer classes clip on their own, out of sight.
 _INSIDE = ("max_grad_norm", "clip_grad_norm", "grad_clip", "gradient_clipping", "percentile_clipping", "clip_threshold", "max_norm")
+
+# Events whose place in the user's functions tells what was meant to come first.
+_STACKED = {"backward", "clip", "enter"}
 
 
 @dataclass(slots=True)
@@ -151,6 +154,7 @@ class Observer:
     def backward_begins(self) -> None:
         """Before the engine runs: changes by hand since the last point belong to what came before."""
         self._look()
+        self._close_window()
         self._here.backward_depth += 1
 
     def backward_failed(self) -> None:
@@ -342,6 +346,8 @@ class Observer:
             self._here.steps[-1].inner_used = True
         self._scaled.pop(step.o, None)
         self._here.losses_taken = True
+        # A loop that clips behind the step by hand is seen doing it.
+        self._open_window()
         if not step.inner_used:
             self.updates += 1
             self.on_update(step.o)
@@ -461,6 +467,7 @@ class Observer:
                 zero=zero,
                 in_step=bool(self._here.steps),
                 site=call_site() if zero or self._here.window is None else self._here.window.wrote,
+                stack=[] if self._here.window is None else self._here.window.stack,
             )
 
     def _tell_cleared(self) -> None:
@@ -521,6 +528,8 @@ class Observer:
 
     def _say(self, kind: str, **event: Any) -> None:
         site = event.pop("site") if "site" in event else call_site()
+        if self.exact and kind in _STACKED:
+            event.setdefault("stack", user_stack())
         self.emit({"k": kind, "u": self.updates, "site": site, **event})
 
 

@@ -12,6 +12,8 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib", "stdlib"))
 _TORCH = tuple(os.path.join(path, "torch") + os.sep for path in _LIBRARY[:2])
 
+_DEEPEST = 8
+
 
 def _is_ours(file: str) -> bool:
     return file.startswith((_HERE, "<frozen"))
@@ -35,6 +37,18 @@ def call_site() -> str | None:
                 library = frame
         frame = frame.f_back
     return None if library is None else _written(library)
+
+
+def user_stack() -> list[str]:
+    """The user's own frames, innermost first, each as `file:line:function`: in which order a function calls things is told by its lines."""
+    frames = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(frames) < _DEEPEST:
+        file = frame.f_code.co_filename
+        if not _is_ours(file) and not file.startswith(_TORCH) and not os.path.realpath(file).startswith(_LIBRARY):
+            frames.append(_written(frame))
+        frame = frame.f_back
+    return frames
 
 
 def user_frame() -> FrameType | None:

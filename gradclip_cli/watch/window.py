@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from gradclip_cli.watch.registry import Registry
-from gradclip_cli.watch.sites import call_site, user_frame
+from gradclip_cli.watch.sites import call_site, user_frame, user_stack
 
 _NORMS = {"norm", "vector_norm", "matrix_norm", "_foreach_norm", "linalg_vector_norm", "dot", "vdot", "inner"}
 _REDUCTIONS = {"sum", "max", "amax", "mean", "aminmax"}
@@ -34,6 +34,7 @@ class Window(TorchFunctionMode):
 
     Attributes:
         wrote: Site of the last write to a gradient, or None.
+        stack: The user's frames that led to it.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class Window(TorchFunctionMode):
         self._derived: dict[int, weakref.ref[torch.Tensor]] = {}
         self._norms: dict[int, weakref.ref[torch.Tensor]] = {}
         self.wrote: str | None = None
+        self.stack: list[str] = []
         self._forget()
 
     def _forget(self) -> None:
@@ -56,7 +58,7 @@ class Window(TorchFunctionMode):
     def open(self, registry: Registry) -> None:
         """Begin to look at what is done with the gradients there are now."""
         self._storages = {a for _, q in registry.parameters() if (g := q.grad) is not None and (a := _address(g))}
-        self.wrote = None
+        self.wrote, self.stack = None, []
         if not self._is_open:
             self._is_open = True
             self._place(self)
@@ -119,7 +121,7 @@ class Window(TorchFunctionMode):
         ):
             first = next(iter(_tensors(args)), None)
             if first is not None and _address(first) in self._storages:
-                self.wrote = call_site()
+                self.wrote, self.stack = call_site(), user_stack()
         outputs = list(_tensors((out,)))
         is_norm = name in _NORMS or (name in _REDUCTIONS and all(t.numel() == 1 for t in outputs))
         from_norm = any(self._has(self._norms, t) for t in inputs)

@@ -7,7 +7,6 @@ and not the noise of a step. All ways take turns in every round; times are media
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,16 @@ def parameters(layers: int, width: int, vocabulary: int) -> list[torch.nn.Parame
     """The tensors of a GPT, with gradients."""
     shapes: list[tuple[int, ...]] = [(vocabulary, width), (512, width), (width,), (width,)]
     for _ in range(layers):
-        shapes += [(3 * width, width), (3 * width,), (width, width), (width,), (4 * width, width), (4 * width,), (width, 4 * width), (width,)]
+        shapes += [
+            (3 * width, width),
+            (3 * width,),
+            (width, width),
+            (width,),
+            (4 * width, width),
+            (4 * width,),
+            (width, 4 * width),
+            (width,),
+        ]
         shapes += [(width,)] * 4
     out = []
     for shape in shapes:
@@ -74,15 +82,14 @@ def cpu_s(function: Callable[[], object]) -> float:
 def measure(layers: int, width: int, vocabulary: int) -> None:
     params = parameters(layers, width, vocabulary)
     optimizer = Nothing(params)
-    flat = [torch.cat([p.grad.reshape(-1) for p in params if p.grad is not None])]
+    flat = torch.cat([p.grad.reshape(-1) for p in params if p.grad is not None])
     with recorded():
         # Past the first updates, which are read at every point, as exactly as `verify` does it.
         for _ in range(25):
             optimizer.step()
-        watched = type(optimizer).step
         ways: dict[str, Callable[[], object]] = {
-            "one reading (torch.sum, flat)": lambda: flat[0].sum(),
-            "record": lambda: optimizer.step(),
+            "one reading (torch.sum, flat)": flat.sum,
+            "record": optimizer.step,
             "torch._foreach_norm": lambda: torch._foreach_norm([p.grad for p in params]),
             "norm().item() per parameter": lambda: item_loop(params),
             "histograms of 64 bins": lambda: histograms(params),
@@ -91,7 +98,6 @@ def measure(layers: int, width: int, vocabulary: int) -> None:
         for _ in range(ROUNDS):
             for name, way in ways.items():
                 times[name].append(cpu_s(way))
-        assert watched is not None
     floor = statistics.median(times["one reading (torch.sum, flat)"])
     print(f"{sum(p.numel() for p in params) / 1e6:.1f} M parameters in {len(params)} tensors, one thread")
     for name, taken in times.items():
@@ -107,4 +113,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

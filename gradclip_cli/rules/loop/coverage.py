@@ -334,6 +334,15 @@ def duplicate_params(run: Run, found: Detection) -> list[Hit]:
                 f"twice (the optimizer used {number(u.used)}, max_norm is {number(c.bound)}); give each parameter once"
             )
             hits.append(hit(text, clips, {"num_repeated": len(c.repeated), "norm_used": u.used, "max_norm": c.bound}))
+        if view.hand.kind is HandKind.REPEATED:
+            u = next(u for u in view.taken if u.edits)
+            text = (
+                f"{view.label}the clip by hand at {at(view.hand.site)} scales {_names(view, view.hand.tensors)} twice "
+                f"({number(min(u.edits[0].factors))} where the others get {number(max(u.edits[0].factors))}); take each parameter once"
+            )
+            hits.append(
+                hit(text, [(u, None) for u in view.taken if u.edits], {"num_repeated": len(view.hand.tensors), "norm_used": u.used})
+            )
     return hits
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from gradclip_cli.detect.loop import Clip, Phase, Update
 from gradclip_cli.model import Detection, Hit, Run
 from gradclip_cli.rules.loop.view import View, views
-from gradclip_cli.rules.loop.wording import at, hit, in_updates, same_place, where
+from gradclip_cli.rules.loop.wording import at, hit, in_updates, is_above, same_place
 from gradclip_cli.rules.wording import number, times
 
 
@@ -126,14 +126,13 @@ def clip_before_backward(run: Run, found: Detection) -> list[Hit]:
 
 
 def _comes_first(view: View, clips: Sequence[tuple[Update, Clip]]) -> bool:
-    """Whether the clip belongs to the step behind it: by the lines where all are in one function, else by what came first in the run."""
-    u, c = clips[0]
-    clip, step, backward = where(c.site), where(u.step_site), where(u.backward_site)
-    if clip and backward and clip[0] == backward[0] and clip[2] == backward[2]:
-        if clip[1] < backward[1]:
-            return True
-        if step and clip[0] == step[0] and clip[2] == step[2] and clip[1] > step[1]:
-            return False
+    """Whether the clip belongs to the step behind it: by the lines of the function that calls both, else by what came first in the run."""
+    u, c = clips[-1]
+    before_backward, before_step = is_above(c.stack, u.backward_stack), is_above(c.stack, u.step_stack)
+    if before_backward:
+        return True
+    if before_step is False:
+        return False
     return view.loop.clipped_first
 
 

@@ -28,6 +28,7 @@ class HandKind(StrEnum):
     NORM = "norm"  # norms end at one bound
     VALUE = "value"
     SEPARATE = "separate"  # a coefficient for each tensor or group
+    REPEATED = "repeated"  # one coefficient for all, and some tensors got it twice
     PARTIAL = "partial"  # one coefficient, for some of the tensors
     RESCALE = "rescale"  # a constant or arbitrary factor: no bound
     OTHER = "other"
@@ -118,7 +119,7 @@ class View:
 
     def stale(self) -> list[tuple[Update, Clip]]:
         """Clips in updates that no clip in the right place follows."""
-        return [(u, c) for u, c in self.clips(Phase.STALE) if not self.acting(u) and not u.in_backward]
+        return [(u, c) for u, c in self.clips(Phase.STALE) if not self.acting(u) and not u.in_backward and not u.zeroed]
 
     @property
     def label(self) -> str:
@@ -184,12 +185,28 @@ def _by_hand(updates: Sequence[Update]) -> HandClip:
         ends = [es[-1].after for _, es in edited]
         kind = HandKind.NORM if len(ends) > 2 and _spread(ends) < _SAME else HandKind.OTHER
         return HandClip(kind, max(ends) if kind is HandKind.NORM else math.nan, site, len(edited), touched)
+    if twice := _scaled_twice(edits):
+        return HandClip(HandKind.REPEATED, math.nan, site, len(edited), twice)
     if not all(e.uniform for e in edits):
         return HandClip(HandKind.SEPARATE, math.nan, site, len(edited), touched)
     missing = [u for u, es in edited if not set(u.norms) <= {t for e in es for t in e.tensors}]
     if len(missing) == len(edited):
         return HandClip(_some_or_each(edited), math.nan, site, len(edited), touched)
     return HandClip(HandKind.RESCALE, math.nan, site, len(edited), touched)
+
+
+def _scaled_twice(edits: Sequence[Edit]) -> frozenset[int]:
+    """Tensors whose factor is the square of that of all others, in every edit."""
+    tensors: frozenset[int] = frozenset()
+    for e in edits:
+        if not e.scaled_tensors or e.uniform:
+            return frozenset()
+        once, squared = max(e.factors), max(e.factors) ** 2
+        low = [f for f in e.factors if not math.isclose(f, once, rel_tol=1e-3)]
+        if once > 1 or not low or not all(math.isclose(f, squared, rel_tol=1e-3) for f in low):
+            return frozenset()
+        tensors |= {t for t, f in zip(e.scaled_tensors, e.factors, strict=True) if not math.isclose(f, once, rel_tol=1e-3)}
+    return tensors if len(edits) > 1 else frozenset()
 
 
 def _some_or_each(edited: Sequence[tuple[Update, list[Edit]]]) -> HandKind:

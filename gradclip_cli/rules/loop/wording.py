@@ -18,6 +18,16 @@ def where(site: str | None) -> tuple[str, int, str] | None:
     return file, int(line), function
 
 
+def is_above(stack: Sequence[str], other: Sequence[str]) -> bool | None:
+    """Whether the innermost function that leads to both calls makes the first on an earlier line; None where there is none."""
+    lines = {(place[0], place[2]): place[1] for site in reversed(other) if (place := where(site))}
+    for site in stack:
+        place = where(site)
+        if place and (place[0], place[2]) in lines and lines[place[0], place[2]] != place[1]:
+            return place[1] < lines[place[0], place[2]]
+    return None
+
+
 def at(site: str | None) -> str:
     """A place as people write it: file:line."""
     place = where(site)
