@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.model import NormStage, Run
-from gradclip_cli.readers import steps
+from gradclip_cli.readers import read, steps
 from gradclip_cli.readers.assemble import assemble
 from gradclip_cli.readers.log import Column, Log, Wanted
 from gradclip_cli.readers.merge import merge
@@ -261,3 +263,10 @@ def test_three_resumes_to_the_same_step_have_a_branch_each() -> None:
     assert [r.discarded for r in run.rewinds] == [10, 10, 10]
     for name in ("loss", "grad_norm"):
         assert [r.branch[name].values[-1] for r in run.rewinds] == [1.0, 2.0, 3.0]
+
+
+def test_a_loss_scale_is_no_loss(tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text("step,grad_norm,loss_scale\n" + "".join(f"{i},{1 + i % 7 / 10},65536\n" for i in range(60)))
+    (run,) = read(tmp_path / "run.csv")
+    assert isinstance(run, Run)
+    assert set(run.series) == {"grad_norm", "loss_scale"}

@@ -180,7 +180,7 @@ def test_a_tensor_there_is_no_memory_for_is_not_allocated(monkeypatch: pytest.Mo
     monkeypatch.setattr(sizes, "_free_bytes", lambda device: 450_000.0)
     (judged,) = battery(wanted=("B201",), elements=100_000).judged
     assert judged.status is Status.PASS
-    assert judged.outcome.detail.endswith("; no memory for float64 at 10^5")
+    assert judged.outcome.detail.endswith("(0.1 % allowed); no memory for float64 at 10^5")
     (judged,) = battery(wanted=("B201",), elements=200_000).judged
     assert (judged.status, judged.outcome.detail) == (
         Status.SKIP,

@@ -142,7 +142,7 @@ def _make_free(place: Path, rank: int, *, force: bool) -> None:
 
 
 def _train(request: Request, conditions: Conditions, place: Path, label: str, move_on: Callable[[str], None], directory: Path) -> Trained:
-    """Train one twin; an interrupt leaves what was recorded, and says so."""
+    """Train one twin; an interrupt or an error leaves what was recorded, and says so."""
     from gradclip_cli.probe.run import run_probe
     from gradclip_cli.probe.training import Update
 
@@ -164,8 +164,8 @@ def _train(request: Request, conditions: Conditions, place: Path, label: str, mo
             on_update=on_update,
             on_problem=lambda problem: complain(problem, level="warning"),
         )
-    except KeyboardInterrupt:
-        if conditions.rank == 0 and place.is_dir():
+    except (KeyboardInterrupt, GradclipError):
+        if conditions.rank == 0 and done:
             tell(f"gradclip: {done:,} of {request.steps:,} updates recorded\nsee them with: gradclip analyze {shlex.quote(str(directory))}")
         raise
     if conditions.parallel:

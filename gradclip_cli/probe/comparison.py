@@ -38,7 +38,7 @@ def twin(label: str, max_norm: float, analysis: Analysis, trained: Trained, plan
         sightings=tuple(Sighting(p, _found(analysis, p)) for p in planted),
         steps=steps,
         moved=moved,
-        final_loss=float(np.mean(_last(np.array([u.loss for u in trained.updates])))),
+        final_loss=math.nan if given_up else float(np.mean(_last(np.array([u.loss for u in made])))),
         worst_update=math.nan if worst is None else float(moved[worst]),
         worst_step=0 if worst is None else int(steps[worst]),
         num_clipped=sum(u.norm > max_norm for u in made),

@@ -41,7 +41,7 @@ def pick(source: str, log: Log, wanted: Wanted, notes: list[str]) -> dict[str, s
             if others:
                 notes.append(f"took {found[0]!r} for the {_spoken(role)}; also there: {listed(others)}")
     if LOSS not in keys and wanted.grad_norm is None:
-        parts = [k for k in num_points if names.is_loss_like(k)]
+        parts = [k for k in num_points if names.is_loss_like(k) and k not in keys.values()]
         if len(parts) == 1:
             keys[LOSS] = parts[0]
             notes.append(f"took {parts[0]!r} for the loss, the only key like one")
