@@ -16,6 +16,30 @@ HEADER = {"world_size": 1, "torch": "2.13.0", "device": "cpu", "max_norm": 1.0, 
 TENSOR_NORMS = np.stack([cases.NORM * np.sqrt(1 / 3), cases.NORM * np.sqrt(2 / 3)], axis=1).astype(np.float32)
 
 
+def calls(u: int) -> list[dict[str, object]]:
+    """The trace of one update of a plain loop that clips at 1.0."""
+    at: dict[str, object] = {"u": u, "site": "train.py:9:main"}
+    norm = float(cases.NORM[u])
+    clip = {"how": "norm", "bound": 1.0, "p": 2.0, "returned": norm, "whole": False, "given": 2, "tensors": [0, 1], "repeated": []}
+    clip |= {
+        "empty": 0,
+        "foreign": 0,
+        "foreign_gradients": 0,
+        "scaled": {},
+        "in_backward": False,
+        "in_step": False,
+        "stack": ["train.py:9:main"],
+    }
+    return [
+        {"k": "backward", "scale": 1.0, "in_step": False, **at},
+        {"k": "clip", **clip, **at},
+        *([{"k": "optimizer", "o": 0, "class": "SGD", "tensors": [0, 1], "sharded": [], "inside": {}, **at}] if u == 0 else []),
+        {"k": "enter", "o": 0, "closure": False, "in_backward": False, **at},
+        {"k": "use", "o": 0, "divided": None, "skipped": None, "evaluation": 0, **at},
+        {"k": "exit", "o": 0, "wrapper": False, **at},
+    ]
+
+
 def columns(rows: slice) -> dict[str, np.ndarray]:
     n = len(cases.STEPS[rows])
     return {
@@ -43,7 +67,7 @@ def write(directory: Path, *, flush: int = 20, rank: int = 0, world_size: int = 
     for at in range(0, cases.N, flush):
         rows = slice(at, at + flush)
         writer.append(cases.STEPS[rows], columns(rows), TENSOR_NORMS[rows])
-        writer.append_events([{"call": "step", "step": int(cases.STEPS[at]), "norm": float("nan")}])
+        writer.append_events([e for u in range(at, min(at + flush, cases.N)) for e in calls(u)])
     if ended is not None:
         writer.close(ended)
     else:

@@ -27,6 +27,8 @@ from gradclip_cli.runfile import RunWriter, files, is_recorded, read_recorded, r
 from tests import cases, recorded_cases
 from tests.conftest import ROOT
 
+EXIT = {"k": "exit", "u": 0, "site": None, "o": 0, "wrapper": False}
+
 
 def part_of(directory: Path, rank: int = 0) -> RankPart:
     recorded, _ = read_recorded(directory)
@@ -51,7 +53,8 @@ def test_what_was_written_comes_back_bit_for_bit(tmp_path: Path) -> None:
     writer.add_tensors(recorded_cases.TENSORS)
     steps = np.arange(1, n + 1) * 3
     writer.append(steps, written, norms)
-    writer.append_events([{"call": "clip", "norm": math.nan, "names": ["a", "b"]}, {"call": "step"}])
+    told = {"k": "measure", "u": 0, "site": None, "returned": math.nan, "given": 2, "p": math.inf}
+    writer.append_events([told, EXIT])
     writer.close("exit 3")
     recorded, damage = read_recorded(tmp_path / "run")
     assert damage == ()
@@ -65,9 +68,9 @@ def test_what_was_written_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert part.ended == "exit 3"
     assert part.header["seed"] == 7
     assert part.header["max_norm"] == math.inf
-    assert math.isnan(part.events[0]["norm"])
-    assert part.events[0]["names"] == ["a", "b"]
-    assert part.events[1] == {"call": "step"}
+    assert math.isnan(part.events[0]["returned"])
+    assert part.events[0]["p"] == math.inf
+    assert part.events[1] == EXIT
 
 
 def test_tensors_and_columns_that_come_later_are_nan_before(tmp_path: Path) -> None:
@@ -175,7 +178,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     problems: list[str] = []
     writer = RunWriter(tmp_path / "run", {}, on_problem=problems.append)
     (tmp_path / "run/rank-00000/trace.jsonl").symlink_to(outside / "header.json")
-    writer.append_events([{"call": "step"}])
+    writer.append_events([EXIT])
     assert len(problems) == 1
     assert (outside / "header.json").read_text() == "precious"
     writer.close("finished")
@@ -197,7 +200,7 @@ writer.add_tensors(recorded_cases.TENSORS)
 for at in range(1, 10**9, 10):
     columns = {"loss": np.random.rand(10), "has_loss": np.ones(10)}
     writer.append(np.arange(at, at + 10), columns, np.ones((10, 2), np.float32))
-    writer.append_events([{"call": "step", "step": at}])
+    writer.append_events([{"k": "exit", "u": at, "site": None, "o": 0, "wrapper": False}])
     if at == 1:
         print("ready", flush=True)
 """
@@ -281,9 +284,10 @@ HOSTILE = {
         + b"".join(bytes([4]) + f"{i:04d}".encode() + b"\x00" + bytes(8) for i in range(1000))
     ),
     "a million names for many updates": block(struct.pack("<IHI", 500_000, 0, 0) + np.arange(1, 500_001).tobytes())
-    + block(json.dumps([["x", [1], "f"]] * 50_000).encode(), kind=2),
+    + block(json.dumps([0, *[["x", [1], "f"]] * 50_000]).encode(), kind=2),
     "nested 100,000 deep": block(b"[" * 100_000, kind=2),
-    "tensors that are none": block(b'[["a", ["x"], 3]]', kind=2),
+    "tensors that are none": block(b'[0, ["a", ["x"], 3]]', kind=2),
+    "names from far behind": block(b'[1000000000000, ["a", [1], "f"]]', kind=2),
     "an unknown kind": block(b"abc", kind=9),
     "a name that is no text": block(struct.pack("<IHI", 1, 1, 0) + bytes(8) + b"\x02\xff\xfe\x00" + bytes(8)),
     "an unknown form": block(struct.pack("<IHI", 1, 1, 0) + bytes(8) + b"\x01a\x07" + bytes(8)),
@@ -339,10 +343,47 @@ def test_a_broken_header_does_not_hide_the_updates(tmp_path: Path, content: byte
 def test_the_trace_loses_its_broken_lines(tmp_path: Path) -> None:
     run = recorded_cases.write(tmp_path / "run")
     with (run / "rank-00000/trace.jsonl").open("ab") as f:
-        f.write(b'{"a": \n[1]\n{"call": "clip"}\n{"call": "st')
+        f.write(b'{"a": \n[1]\n' + json.dumps(EXIT).encode() + b'\n{"k": "st')
     recorded, damage = read_recorded(run)
-    assert [e["call"] for e in recorded.parts[0].events] == ["step"] * 3 + ["clip"]
-    assert {d.where for d in damage} == {"rank-00000/trace.jsonl, line 4", "rank-00000/trace.jsonl, line 7"}
+    events = recorded.parts[0].events
+    assert len(events) == 5 * cases.N + 1 + 1
+    assert events[-1] == EXIT
+    assert {d.where for d in damage} == {"rank-00000/trace.jsonl, line 302", "rank-00000/trace.jsonl, line 305"}
+
+
+def test_only_calls_as_the_watcher_writes_them_are_believed(tmp_path: Path) -> None:
+    """Rules take events as they are: one with a key too few, or of another type, is damage and not theirs to survive."""
+    run = recorded_cases.write(tmp_path / "run")
+    trace = run / "rank-00000/trace.jsonl"
+    good = trace.read_bytes()
+    for event in recorded_cases.calls(0):
+        for key in event:
+            if key == "stack":
+                continue
+            for changed in ({k: v for k, v in event.items() if k != key}, event | {key: [{"x": 10**400}]}):
+                if key in ("closure", "in_backward", "in_step", "whole", "wrapper") and key in changed:
+                    continue
+                trace.write_bytes(good + json.dumps(changed).encode() + b"\n")
+                recorded, damage = read_recorded(run)
+                assert len(recorded.parts[0].events) == 5 * cases.N + 1, (event["k"], key, changed)
+                assert "1 lines that are no calls" in damage[0].what
+    trace.write_bytes(good + json.dumps(recorded_cases.calls(1)[1] | {"tensors": [2]}).encode() + b"\n")
+    assert read_recorded(run)[1], "a tensor that has no name"
+
+
+def test_names_keep_their_numbers_when_a_block_of_names_is_lost(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run", {})
+    writer.add_tensors([TensorInfo("a", (1,), "float32"), TensorInfo("b", (1,), "float32")])
+    writer.add_tensors([TensorInfo("c", (1,), "float32")])
+    writer.append(np.array([1]), {"loss": np.array([1.0])}, np.array([[1.0, 2.0, 3.0]], np.float32))
+    writer.close("finished")
+    updates = tmp_path / "run/rank-00000/updates.blocks"
+    data = bytearray(updates.read_bytes())
+    data[25] ^= 1
+    updates.write_bytes(data)
+    part = part_of(tmp_path / "run")
+    assert [t.name for t in part.tensors] == ["tensor 0", "tensor 1", "c"]
+    assert part.tensor_norms.tolist() == [[1, 2, 3]]
 
 
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
@@ -371,7 +412,7 @@ def test_a_full_disk_is_told_once_and_leaves_a_readable_run(tmp_path: Path, monk
         for at in range(20, 60, 20):
             rows = slice(at, at + 20)
             writer.append(cases.STEPS[rows], recorded_cases.columns(rows), recorded_cases.TENSOR_NORMS[rows])
-            writer.append_events([{"call": "step"}])
+            writer.append_events([EXIT])
             writer.set_header(max_norm=2.0)
     writer.close("finished")
     assert problems == [f"{tmp_path / 'run'}: recording stopped (No space left on device); the training goes on"]

@@ -10,7 +10,7 @@ import pytest
 
 import gradclip_cli
 from gradclip_cli.errors import UsageError
-from gradclip_cli.model import Method, NormStage, Run, Sampling, Series
+from gradclip_cli.model import Method, NormStage, RankPart, Recorded, Run, Sampling, Series
 from gradclip_cli.threshold import suggest_threshold
 from tests.conftest import make_run
 from tests.threshold_cases import norms
@@ -321,3 +321,21 @@ def test_it_is_part_of_the_python_interface() -> None:
     s = gradclip_cli.suggest_threshold(run_of(values), percentile=95)
     assert isinstance(s, gradclip_cli.Suggestion)
     assert s.max_norm == np.percentile(values, 95)
+
+
+@pytest.mark.parametrize(
+    ("header", "calls", "expected"),
+    [
+        (2.0, [1.0, 1.0], 1.0),
+        (1.0, [], 1.0),
+        (2.0, [1.0, 2.0], 2.0),
+        ("x", [], 2.0),
+        (2.0, [[1.0]], 2.0),
+        (2.0, [float("inf")], float("inf")),
+    ],
+    ids=str,
+)
+def test_the_norm_type_is_that_of_the_watched_calls(header: object, calls: list[object], expected: float) -> None:
+    events = tuple({"k": "clip", "how": "norm", "p": p} for p in calls)
+    part = RankPart(0, {"norm_type": header}, (), np.empty(0, np.int64), {}, np.empty((0, 0), np.float32), events)
+    assert suggest_threshold(run_of(norms(50), recorded=Recorded(1, {0: part}))).norm_type == expected

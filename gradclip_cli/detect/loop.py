@@ -423,7 +423,9 @@ def _phase(e: Event, i: int, items: list[Event], backwards: list[int], made: lis
     cleared_before = max((c for c in clears if c < i), default=-1)
     cleared_after = [c for c in clears if c > i and set(items[c]["cleared"]) & covers]
     fresh = [b for b in (*backwards, *made) if cleared_before < b < i]
-    if not e["in_step"] and any(b > i and items[b]["in_step"] for b in behind):
+    # What the closure only adds to, or what the step before has used, is no clip outside of it.
+    anew = bool(behind) and items[behind[0]]["in_step"] and not e["in_step"]
+    if anew and (fresh and cleared_after or not fresh and loop.clipped_first):
         return Phase.OUTSIDE
     if not fresh and not e["in_backward"]:
         return Phase.STALE

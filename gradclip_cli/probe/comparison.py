@@ -108,8 +108,8 @@ def _difference(base: Twin, other: Twin) -> tuple[float, float]:
 
 
 def _is_same(base: Twin, other: Twin) -> bool:
-    a, b = base.analysis.run.series, other.analysis.run.series
-    return all(name in b and np.array_equal(a[name].values, b[name].values, equal_nan=True) for name in a)
+    losses = [t.analysis.run.series[LOSS].values for t in (base, other)]
+    return np.array_equal(base.moved, other.moved, equal_nan=True) and np.array_equal(*losses, equal_nan=True)
 
 
 def _why(base: Twin, other: Twin) -> str:

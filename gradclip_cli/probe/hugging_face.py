@@ -34,12 +34,14 @@ def hugging_face_subject(directory: Path, text: Path, seed: int, rank: int) -> S
     except OSError as e:
         raise GradclipError(f"{text}: cannot be read ({e.strerror or e}); expected a text file", hint="--text FILE") from e
     with told_as_theirs(str(directory), "the model was loaded"):
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
-        tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False, torch_dtype=torch.float32
-        )
+        # What it says while loading is no news about the run.
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        local: Any = {"local_files_only": True, "trust_remote_code": False}
+        tokenizer: Any = AutoTokenizer.from_pretrained(directory, **local)
+        model: Any = AutoModelForCausalLM.from_pretrained(directory, **local).float()
         tokens = torch.tensor(tokenizer(words, verbose=False)["input_ids"], dtype=torch.int64)
     context = min(_CONTEXT, int(getattr(model.config, "max_position_embeddings", _CONTEXT)))
     if len(tokens) <= context:

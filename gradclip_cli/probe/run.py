@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -52,6 +55,7 @@ def run_probe(
 
     Raises:
         GradclipError: A recorded run lies there, or as `train`.
+        KeyboardInterrupt: Behind the update in which it was asked for; all updates so far are recorded.
     """
     random.seed(conditions.seed)
     np.random.seed(conditions.seed % 2**32)
@@ -60,10 +64,36 @@ def run_probe(
     header = {"probe": {"subject": subject.name, "planted": [asdict(p) for p in planted]}}
     updates = []
     num_parameters = sum(p.numel() for p in subject.model.parameters())
-    with Watcher(directory, command=list(command), header=header, on_problem=on_problem):
+    with Watcher(directory, command=list(command), header=header, on_problem=on_problem), _between_updates() as check_interrupt:
         model, optimizer = prepared(subject, conditions)
         lr = float(optimizer.param_groups[0]["lr"])
         for update in train(subject, model, optimizer, conditions, planted):
             updates.append(update)
             on_update(update)
+            check_interrupt()
     return Trained(subject.name, tuple(updates), num_parameters, type(optimizer).__name__, lr)
+
+
+@contextmanager
+def _between_updates() -> Iterator[Callable[[], None]]:
+    """Hold an interrupt back until it is asked for: within an update it could tear a block that is being written. A second one is not."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    asked = False
+
+    def on_signal(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)

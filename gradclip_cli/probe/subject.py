@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import linecache
+import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +14,10 @@ from torch import nn
 
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.probe.batch import Batch
+
+# Of a traceback the innermost frame outside these is told.
+_TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 Loss = Callable[[nn.Module, Batch], torch.Tensor]
 
@@ -94,8 +98,8 @@ def told_as_theirs(subject: str, doing: str) -> Iterator[None]:
     except SystemExit as e:
         raise GradclipError(f"{subject}: ended the process while {doing} (exit {e.code}); expected it to go on") from e
     except Exception as e:
-        frames = traceback.extract_tb(e.__traceback__)
-        place = next((f"{f.filename}:{f.lineno}" for f in reversed(frames) if linecache.getline(f.filename, f.lineno or 0)), "")
+        frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith((_OURS, _TORCH, "<"))]
+        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         said = str(e).strip().splitlines()
         raise GradclipError(
             f"{subject}: raised {type(e).__name__}{f' ({said[0][:200]})' if said else ''} while {doing}"

@@ -24,6 +24,7 @@ from gradclip_cli.runfile.layout import (
     UPDATES_FILE,
     part_folder,
 )
+from gradclip_cli.runfile.trace import is_event
 from gradclip_cli.runfile.updates import Updates, read_tensors, read_updates
 
 _MAX_HEADER_BYTES = 1 << 22
@@ -106,7 +107,7 @@ def _read_part(directory: Path, rank: int, damage: list[Damage]) -> RankPart | N
     steps, columns, norms = _joined(updates, len(tensors), len(data), where, damage)
     if missing := norms.shape[1] - len(tensors):
         damage.append(Damage(where, f"{missing} tensors without a name", "their names"))
-        tensors += [TensorInfo(f"tensor {len(tensors) + i}", (), "") for i in range(missing)]
+        tensors += [_unnamed(i) for i in range(len(tensors), norms.shape[1])]
     ended = header.get("ended")
     ended = ended if isinstance(ended, str) else ""
     if not ended and alive:
@@ -114,7 +115,11 @@ def _read_part(directory: Path, rank: int, damage: list[Damage]) -> RankPart | N
     elif not ended:
         last = f"after step {steps[-1]}" if len(steps) else "there were"
         damage.append(Damage(folder.name, "nobody wrote how it ended: it was killed", f"at most the updates {last} that were not flushed"))
-    return RankPart(rank, header, tuple(tensors), steps, columns, norms, _read_trace(folder, alive, damage), ended)
+    return RankPart(rank, header, tuple(tensors), steps, columns, norms, _read_trace(folder, len(tensors), alive, damage), ended)
+
+
+def _unnamed(i: int) -> TensorInfo:
+    return TensorInfo(f"tensor {i}", (), "")
 
 
 def _is_locked(path: Path) -> bool:
@@ -155,7 +160,10 @@ def _read_blocks(data: bytes, where: str, alive: bool, damage: list[Damage]) -> 
                     last = int(block.steps[-1])
                     updates.append(block)
             elif item.kind == blocks.TENSORS:
-                tensors += read_tensors(item.payload)
+                first, named = read_tensors(item.payload)
+                if not 0 <= first <= len(tensors) + len(data):
+                    raise ValueError(f"tensors from number {first:,} on in {len(data):,} bytes")
+                tensors[first:] = [*(_unnamed(i) for i in range(len(tensors), first)), *named]
             else:
                 raise ValueError(f"a block of unknown kind {item.kind}")
         except ValueError as e:
@@ -193,7 +201,7 @@ def _joined(
     return steps, columns, norms
 
 
-def _read_trace(folder: Path, alive: bool, damage: list[Damage]) -> tuple[Mapping[str, Any], ...]:
+def _read_trace(folder: Path, num_tensors: int, alive: bool, damage: list[Damage]) -> tuple[Mapping[str, Any], ...]:
     where = f"{folder.name}/{TRACE_FILE}"
     try:
         data, size = files.read(folder / TRACE_FILE, _MAX_TRACE_BYTES)
@@ -214,12 +222,12 @@ def _read_trace(folder: Path, alive: bool, damage: list[Damage]) -> tuple[Mappin
             event = strict_json.loads(line)
         except ValueError:
             event = None
-        if isinstance(event, dict):
+        if is_event(event, num_tensors):
             events.append(event)
         else:
             bad.append(i)
     if bad:
-        damage.append(Damage(f"{where}, line {bad[0]}", f"{len(bad)} lines that are no JSON objects", "those calls"))
+        damage.append(Damage(f"{where}, line {bad[0]}", f"{len(bad)} lines that are no calls as the watcher writes them", "those calls"))
     return tuple(events)
 
 

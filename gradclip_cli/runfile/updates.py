@@ -2,8 +2,8 @@
 
 An `UPDATES` payload: number of updates n (u32), of columns (u16), of tensors (u32), the steps (n times i64); for each column its name
 (u8 length, UTF-8) and its values in the shortest form that gives them back bit for bit (1 byte: 0 = one float64 for all, 1 = n times
-float32, 2 = n times float64); then n rows of float32 norms, one for each tensor. A `TENSORS` payload: a JSON list of [name, shape,
-dtype], which goes on behind the lists before it. Every count is backed by bytes that are there.
+float32, 2 = n times float64); then n rows of float32 norms, one for each tensor. A `TENSORS` payload: a JSON list of the
+number of the first tensor and a [name, shape, dtype] for each. Every count is backed by bytes that are there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,26 +93,26 @@ def read_updates(payload: memoryview) -> Updates:
     return Updates(steps, columns, norms)  # type: ignore[arg-type]
 
 
-def packed_tensors(tensors: Sequence[TensorInfo]) -> bytes:
-    """The payload of a `TENSORS` block."""
-    return strict_json.dumps([[t.name, list(t.shape), t.dtype] for t in tensors])
+def packed_tensors(first: int, tensors: Sequence[TensorInfo]) -> bytes:
+    """The payload of a `TENSORS` block; `first` is the number of the first of them."""
+    return strict_json.dumps([first, *([t.name, list(t.shape), t.dtype] for t in tensors)])
 
 
-def read_tensors(payload: memoryview) -> list[TensorInfo]:
-    """The payload of a `TENSORS` block.
+def read_tensors(payload: memoryview) -> tuple[int, list[TensorInfo]]:
+    """The payload of a `TENSORS` block: the number of the first, and all.
 
     Raises:
         ValueError: Where it is something else.
     """
-    rows = strict_json.loads(bytes(payload))
-    if not isinstance(rows, list):
-        raise ValueError("expected a list of tensors")
-    out = []
-    for row in rows:
-        match row:
-            case [name, [*shape], str(dtype)] if all(type(n) is int for n in shape):
-                # A parameter may be called "nan", which JSON gives back as the number.
-                out.append(TensorInfo(str(name), tuple(shape), dtype))
-            case _:
-                raise ValueError("expected name, shape and dtype of each tensor")
-    return out
+    match strict_json.loads(bytes(payload)):
+        case [int(first), *rows]:
+            return first, [_tensor(row) for row in rows]
+    raise ValueError("no list of tensors")
+
+
+def _tensor(row: Any) -> TensorInfo:
+    match row:
+        case [name, [*shape], str(dtype)] if all(type(n) is int for n in shape):
+            # A parameter may be called "nan", which JSON gives back as the number.
+            return TensorInfo(str(name), tuple(shape), dtype)
+    raise ValueError("tensors without name, shape and dtype")

@@ -60,6 +60,7 @@ class RunWriter:
         self._header: dict[str, Any] = own | dict(header)
         self._fds: dict[str, int] = {}
         self._speaks_for_all = False
+        self._num_tensors = 0
         # A forked child has the descriptors too, but writes nothing.
         self._pid = os.getpid()
         self._broken = False
@@ -86,7 +87,8 @@ class RunWriter:
     def add_tensors(self, tensors: Sequence[TensorInfo]) -> None:
         """Name more tensors, behind those before; the norms of later updates have a column for each."""
         with self._survived():
-            self._append(UPDATES_FILE, blocks.packed(blocks.TENSORS, packed_tensors(tensors)))
+            self._append(UPDATES_FILE, blocks.packed(blocks.TENSORS, packed_tensors(self._num_tensors, tensors)))
+        self._num_tensors += len(tensors)
 
     def append(self, steps: Steps, columns: Mapping[str, Values], tensor_norms: npt.NDArray[np.float32] | None) -> None:
         """Some updates, as one block that is there or not.
@@ -230,9 +232,7 @@ def remove_recorded(directory: Path, *, rank: int = 0, world_size: int = 1) -> N
                 if (part := PART.fullmatch(path.name)) and int(part[1]) >= world_size:
                     _remove_part(path)
     except OSError as e:
-        raise GradclipError(
-            f"{e.filename or directory}: cannot be removed ({e.strerror or e})", hint="name another directory (-o)"
-        ) from e
+        raise GradclipError(f"{e.filename or directory}: cannot be removed ({e.strerror or e})", hint="name another directory (-o)") from e
 
 
 def _remove_part(folder: Path) -> None:

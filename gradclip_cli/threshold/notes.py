@@ -81,10 +81,11 @@ def notes(seen: Sequence[Evidence], s: Suggestion) -> tuple[str, ...]:
 
 def _of_run(e: Evidence, s: Suggestion) -> Iterator[str]:
     known = e.run.steps_known
+    left = f"{count(e.excluded.aftermath, 'norm')} {{}} {_are(e.excluded.aftermath)} left out"
     if e.diverged_at is not None:
-        yield f"the run diverged at {place(known, e.diverged_at)}; {count(e.excluded.aftermath, 'norm')} from there on {_are(e.excluded.aftermath)} left out"
+        yield f"the run diverged at {place(known, e.diverged_at)}; {left.format('from there on')}"
     elif e.excluded.aftermath:
-        yield f"{count(e.excluded.aftermath, 'norm')} around explosions and loss spikes {_are(e.excluded.aftermath)} left out"
+        yield left.format("around explosions and loss spikes")
     if e.start.rows:
         yield _warmup(e)
     if e.rising_lr:

@@ -197,7 +197,8 @@ def _cause(e: Evidence, method: Method) -> tuple[str, str] | None:
         ]
         removed = ", ".join(f"{n:,} {what}" for n, what in parts if n)
         text = f"only {len(e.norms):,} healthy of {count(len(logged), 'logged norm')}" + (f" ({removed})" if removed else "")
-        hint = "take a run that stays healthy for longer" if len(logged) >= LEAST_NORMS else "log the norm at every step, or take a longer run"
+        was_long = len(logged) >= LEAST_NORMS
+        hint = "take a run that stays healthy for longer" if was_long else "log the norm at every step, or take a longer run"
         return f"{text}; it takes {LEAST_NORMS} to know what is usual", hint
     if e.is_mean and method is not Method.PERCENTILE:
         text = (
@@ -253,7 +254,8 @@ def _own(runs: Sequence[Run]) -> float | None:
 
 
 def _norm_type(seen: Sequence[Evidence]) -> float:
-    recorded = [e.run.recorded for e in seen]
-    told = {p.header.get("norm_type") for r in recorded if r is not None for p in r.parts.values()}
-    norm_type = told.pop() if len(told) == 1 else None
-    return float(norm_type) if isinstance(norm_type, (int, float)) else DEFAULT_NORM_TYPE
+    """As the watched clip calls had it, else as the header of the recording says."""
+    parts = [p for e in seen if e.run.recorded is not None for p in e.run.recorded.parts.values()]
+    clips = [event.get("p") for p in parts for event in p.events if event.get("k") == "clip" and event.get("how") == "norm"]
+    told = {float(p) for p in clips or [p.header.get("norm_type") for p in parts] if isinstance(p, (int, float)) and p > 0}
+    return told.pop() if len(told) == 1 else DEFAULT_NORM_TYPE

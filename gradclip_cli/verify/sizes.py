@@ -15,7 +15,7 @@ from gradclip_cli.verify.outcome import Outcome, Tally, Unjudged, number
 # A coefficient that is wrong by more than this changes the bound by more than anybody chooses it; float32 on the CPU reaches it
 # between 10^7 elements (0.04 %) and 10^8 (1.1 %).
 _LARGE_ALLOWED = 1e-3
-_CHUNK = 1 << 22
+_CHUNK = 1 << 18
 # Not worth a number in a sentence.
 _NEGLIGIBLE = 1e-9
 

@@ -153,7 +153,7 @@ def clip_per_microbatch(run: Run, found: Detection) -> list[Hit]:
     """
     hits = []
     for view in views(run):
-        early = view.clips(Phase.EARLY)
+        early = view.early()
         rounds = [(u, c) for u, c in early if sum(x is u for x, _ in early) + len(view.acting(u)) >= 2]
         for clips in same_place(rounds):
             u, c = clips[0]
@@ -184,7 +184,7 @@ def grads_changed_after_clip(run: Run, found: Detection) -> list[Hit]:
     """
     hits = []
     for view in views(run):
-        early = view.clips(Phase.EARLY)
+        early = view.early()
         single = [(u, c) for u, c in early if not view.acting(u) and sum(x is u for x, _ in early) == 1]
         for clips in same_place(single):
             u, c = clips[0]

@@ -121,6 +121,11 @@ class View:
         """Clips in updates that no clip in the right place follows."""
         return [(u, c) for u, c in self.clips(Phase.STALE) if not self.acting(u) and not u.in_backward and not u.zeroed]
 
+    def early(self) -> list[tuple[Update, Clip]]:
+        """Clips with more gradients behind them. A call that also comes where there are none yet is told as that."""
+        told = {c.site for _, c in self.stale()}
+        return [(u, c) for u, c in self.clips(Phase.EARLY) if c.site not in told]
+
     @property
     def label(self) -> str:
         """How messages call the optimizer: nothing where there is one."""
