@@ -52,7 +52,9 @@ def judge_loop(run: Run, source: str, *, crashed: str = "") -> Verification:
         else:
             status, detail = Status.PASS, "not seen"
         evidence = mine[0].evidence if mine else {}
-        checks.append(Check(rule.id, rule.name, status, detail, evidence, mine[0].severity if mine else rule.severity))
+        file, line = (mine[0].place if mine else None) or (None, None)
+        severity = mine[0].severity if mine else rule.severity
+        checks.append(Check(rule.id, rule.name, status, detail, evidence, severity, file=file, line=line))
     header = part.header
     target = Target(str(header.get("device", "")), run.recorded.world_size, str(header.get("torch", "")))
     return Verification(source, target, updates, verdict, findings, tuple(checks), tuple(notes))

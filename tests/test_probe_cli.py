@@ -165,7 +165,7 @@ def test_twins_side_by_side(gradclip: Call, mine: Path) -> None:
     assert all(len(line) <= 80 for line in done.stdout.splitlines()), done.stdout
     assert "planted  loss-times@45:1000" in done.stdout
     assert "acted on" in done.stdout
-    assert re.search(r"^suggested: 0\.\d+ +\S", done.stdout, re.M), done.stdout
+    assert re.search(r"^suggested: \d+\.\d+ +\S", done.stdout, re.M), done.stdout
     assert (mine / "twins.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(p.name for p in (mine / "run").iterdir()) == ["max_norm-none", "max_norm-suggested"]
     again = gradclip(*args, "--force", "--format", "json", env=ONE_THREAD, code=0)
@@ -237,7 +237,7 @@ def test_a_hugging_face_directory(gradclip: Call, tmp_path: Path) -> None:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(letters, unk_token="?"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="?").save_pretrained(tmp_path / "model")
-    config = transformers.GPT2Config(len(letters), n_positions=16, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0)
+    config = transformers.GPT2Config(vocab_size=len(letters), n_positions=16, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
     (tmp_path / "some.txt").write_text("a fox sat by the river and looked at the water. " * 20)
     args = ("probe", "--model", "hf:model", "--text", "some.txt", "--steps", 8, "-o", "run", "--format", "json")

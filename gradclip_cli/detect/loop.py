@@ -6,6 +6,7 @@ Events in, updates out; no judgement and no words. What the events are is told i
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -41,6 +42,7 @@ class Clip:
         before, after: This optimizer's norm around the call; nan where it was not read.
         whole: The norm is that over all ranks.
         by_hand: No call of torch's: the user's own code scaled the gradients as a clip does.
+        factor: What it multiplied gradients by, in this process; nan for a value clip.
     """
 
     how: str
@@ -64,6 +66,7 @@ class Clip:
     site: str | None
     stack: tuple[str, ...] = ()
     by_hand: bool = False
+    factor: float = math.nan
     phase: Phase = Phase.EFFECTIVE
 
     @property
@@ -186,6 +189,7 @@ class OptimizerLoop:
         name: Its class.
         tensors: All it ever owned.
         sharded: Those of which this process holds a part.
+        ranks: Those that hold all parts of them together; empty where it is not known.
         inside: Options by which its class clips out of sight.
         clipped_first: A clipping call came before its first gradients.
     """
@@ -194,6 +198,7 @@ class OptimizerLoop:
     name: str
     tensors: frozenset[int] = frozenset()
     sharded: frozenset[int] = frozenset()
+    ranks: tuple[int, ...] = ()
     inside: Mapping[str, str] = field(default_factory=dict)
     updates: list[Update] = field(default_factory=list)
     clipped_first: bool = False
@@ -208,6 +213,7 @@ def loops(events: Iterable[Event]) -> list[OptimizerLoop]:
             loop = found.setdefault(e["o"], OptimizerLoop(e["o"], e["class"]))
             loop.tensors |= frozenset(e["tensors"])
             loop.sharded |= frozenset(e["sharded"])
+            loop.ranks = tuple(e.get("ranks", ()))
             loop.inside = e["inside"]
     for loop in found.values():
         _follow(loop, _with_hand_clips(loop, events))
@@ -442,7 +448,7 @@ def _adds_to(backward: Event, covers: set[int], loop: OptimizerLoop) -> bool:
 def _clip(loop: OptimizerLoop, e: Event, phase: Phase) -> Clip:
     o = str(loop.o)
     bound = e["bound"]
-    number = isinstance(bound, int | float) or bound in ("nan", "inf", "-inf")
+    number = _is_number(bound)
     return Clip(
         how=e["how"],
         bound=_float(bound) if number else math.nan,
@@ -465,8 +471,21 @@ def _clip(loop: OptimizerLoop, e: Event, phase: Phase) -> Clip:
         site=e["site"],
         stack=tuple(e.get("stack", ())),
         by_hand=e.get("by_hand", False),
+        factor=_factor(e),
         phase=phase,
     )
+
+
+def _factor(e: Event) -> float:
+    if e.get("by_hand"):
+        return statistics.median(map(_float, e["factors"]))
+    bound = _float(e["bound"]) if e["how"] == "norm" and _is_number(e["bound"]) else math.nan
+    # What PyTorch's clip_grads_with_norm_ computes.
+    return min(1.0, bound / (_float(e["returned"]) + 1e-6)) if not math.isnan(bound) else math.nan
+
+
+def _is_number(bound: Any) -> bool:
+    return isinstance(bound, int | float) or bound in ("nan", "inf", "-inf")
 
 
 def _edit(e: Event) -> Edit:

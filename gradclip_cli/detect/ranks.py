@@ -4,41 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from gradclip_cli.model import Shards, shards_of
 
 Event = Mapping[str, Any]
 Key = tuple[str, int, int | None, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Shards:
-    """How one optimizer's tensors are held.
-
-    Attributes:
-        sharded: Numbers of the tensors of which a rank holds a part.
-        all_sharded: There are no others.
-        ranks: Those that hold one whole copy together.
-    """
-
-    sharded: frozenset[int]
-    all_sharded: bool
-    ranks: tuple[int, ...]
-
-
-def shards_of(events: Iterable[Event], ranks: Iterable[int]) -> dict[int, Shards]:
-    """By optimizer; those without sharded tensors are left out.
-
-    Args:
-        ranks: All there are; a trace that does not tell which belong together means all of them.
-    """
-    found: dict[int, Shards] = {}
-    everyone = tuple(ranks)
-    for e in events:
-        if e["k"] == "optimizer" and e["sharded"]:
-            sharded = frozenset(e["sharded"])
-            found[e["o"]] = Shards(sharded, sharded >= frozenset(e["tensors"]), tuple(e.get("ranks") or everyone))
-    return found
 
 
 def whole_norms(traces: Mapping[int, Sequence[Event]]) -> dict[int, list[Event]]:
@@ -70,11 +41,11 @@ def _whole(key: Key, e: Event, rank: int, held: Mapping[int, Shards], keyed: Map
         out = dict(e)
         for number, shards in held.items():
             peers = _peers(key, rank, shards, keyed)
-            if peers and shards.all_sharded and all(str(number) in p.get("before", {}) for p in peers):
-                for name in ("before", "after"):
-                    out[name] = {**out[name], str(number): _together(p[name][str(number)] for p in peers)}
+            for name in ("before", "after") if shards.are_all else ():
+                if peers:
+                    out[name] = {**out.get(name, {}), str(number): _together(p.get(name, {}).get(str(number)) for p in peers)}
         return out
-    if kind not in ("use", "edit") or o not in held:
+    if kind not in ("use", "edit") or o is None or o not in held:
         return e
     shards = held[o]
     peers = _peers(key, rank, shards, keyed)
@@ -82,9 +53,9 @@ def _whole(key: Key, e: Event, rank: int, held: Mapping[int, Shards], keyed: Map
         return e
     if kind == "use":
         return _use(e, peers, shards) if all("norm" in p for p in peers) else e
-    tensors = sorted(set(e["tensors"]).union(*(p["tensors"] for p in peers)) & shards.sharded | set(e["tensors"]))
-    norms = {name: _together(p[name] for p in peers) for name in ("before", "after")} if shards.all_sharded else {}
-    return {**e, "tensors": tensors, **norms}
+    tensors = sorted(set(e["tensors"]).union(*(p["tensors"] for p in peers)) & shards.tensors | set(e["tensors"]))
+    around = {name: _together(p[name] for p in peers) for name in ("before", "after")} if shards.are_all else {}
+    return {**e, "tensors": tensors, **around}
 
 
 def _peers(key: Key, rank: int, shards: Shards, keyed: Mapping[int, Mapping[Key, Event]]) -> list[Event]:
@@ -96,7 +67,7 @@ def _peers(key: Key, rank: int, shards: Shards, keyed: Mapping[int, Mapping[Key,
 def _use(e: Event, peers: Sequence[Event], shards: Shards) -> Event:
     held = [dict(zip(p["tensors"], p["norms"], strict=True)) for p in peers]
     norms = dict(zip(e["tensors"], map(_float, e["norms"]), strict=True))
-    for t in set().union(*held) & shards.sharded:
+    for t in set().union(*held) & shards.tensors:
         norms[t] = _together(h[t] for h in held if t in h)
     return {
         **e,
@@ -104,12 +75,12 @@ def _use(e: Event, peers: Sequence[Event], shards: Shards) -> Event:
         "tensors": list(norms),
         "norms": list(norms.values()),
         "largest": max(_float(p["largest"]) for p in peers),
-        "nonfinite": sorted(set(e["nonfinite"]).union(*(set(p["nonfinite"]) & shards.sharded for p in peers))),
+        "nonfinite": sorted(set(e["nonfinite"]).union(*(set(p["nonfinite"]) & shards.tensors for p in peers))),
     }
 
 
 def _together(norms: Iterable[Any]) -> float:
-    return math.sqrt(sum(_float(n) ** 2 for n in norms))
+    return math.hypot(*map(_float, norms))
 
 
 def _float(value: Any) -> float:

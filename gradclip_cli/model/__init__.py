@@ -10,7 +10,7 @@ from gradclip_cli.model.check import Check, Judgement, Status, Suite, Target, Ve
 from gradclip_cli.model.detection import Baseline, Detection, Explosion, Growth, Spike
 from gradclip_cli.model.finding import Analysis, Finding, Hit, Lead, Severity, Skipped, Verdict
 from gradclip_cli.model.probe import Planted, Probe, Sighting, Twin
-from gradclip_cli.model.recorded import RankPart, Recorded, TensorInfo
+from gradclip_cli.model.recorded import RankPart, Recorded, Shards, TensorInfo, shards_of
 from gradclip_cli.model.replay import Alternative, Clip, NonfiniteTensor, OptimizerReplay, Replay, ReplayStep, TensorShare
 from gradclip_cli.model.run import (
     CLIP_COEF,
@@ -73,6 +73,7 @@ __all__ = [
     "Sampling",
     "Series",
     "Severity",
+    "Shards",
     "Sighting",
     "Skipped",
     "Spike",
@@ -88,4 +89,5 @@ __all__ = [
     "Verification",
     "WhatIf",
     "overall",
+    "shards_of",
 ]

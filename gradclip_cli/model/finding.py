@@ -49,6 +49,7 @@ class Hit:
             turns those into None), or None where no place applies.
         evidence: Name with unit -> number.
         severity: When it differs from the rule's own.
+        place: File and line in the user's code.
     """
 
     message: str
@@ -57,6 +58,7 @@ class Hit:
     evidence: Mapping[str, float] = field(default_factory=dict)
     led_by: Lead | None = None
     severity: Severity | None = None
+    place: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Finding:
     evidence: Mapping[str, float]
     led_by: Lead | None = None
     what_if: Effect | None = None
+    place: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

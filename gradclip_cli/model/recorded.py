@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,3 +64,33 @@ class Recorded:
     world_size: int
     parts: Mapping[int, RankPart]
     gradients: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """How one optimizer's tensors are held by the ranks.
+
+    Attributes:
+        tensors: Numbers of those of which a rank holds a part.
+        are_all: The optimizer has no others.
+        ranks: Those that hold one whole copy together.
+    """
+
+    tensors: frozenset[int]
+    are_all: bool
+    ranks: tuple[int, ...]
+
+
+def shards_of(events: Iterable[Mapping[str, Any]], ranks: Iterable[int]) -> dict[int, Shards]:
+    """By optimizer, as a trace tells it; optimizers without sharded tensors are left out.
+
+    Args:
+        ranks: All there are; a trace that does not tell which belong together means all of them.
+    """
+    found: dict[int, Shards] = {}
+    everyone = tuple(ranks)
+    for e in events:
+        if e["k"] == "optimizer" and e["sharded"]:
+            tensors = frozenset(e["sharded"])
+            found[e["o"]] = Shards(tensors, tensors >= frozenset(e["tensors"]), tuple(e.get("ranks") or everyone))
+    return found

@@ -108,8 +108,8 @@ def _difference(base: Twin, other: Twin) -> tuple[float, float]:
 
 
 def _is_same(base: Twin, other: Twin) -> bool:
-    losses = [t.analysis.run.series[LOSS].values for t in (base, other)]
-    return np.array_equal(base.moved, other.moved, equal_nan=True) and np.array_equal(*losses, equal_nan=True)
+    a, b = (t.analysis.run.series[LOSS].values for t in (base, other))
+    return np.array_equal(base.moved, other.moved, equal_nan=True) and np.array_equal(a, b, equal_nan=True)
 
 
 def _why(base: Twin, other: Twin) -> str:

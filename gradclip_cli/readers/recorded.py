@@ -23,6 +23,7 @@ from gradclip_cli.model import (
     Values,
 )
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
+from gradclip_cli.readers.shards import whole
 from gradclip_cli.runfile import read_recorded
 from gradclip_cli.runfile.layout import RUN_FILE, SCHEMA
 from gradclip_cli.runfile.reading import STILL_RUNNING
@@ -40,19 +41,21 @@ def claims(source: Source) -> bool:
 def read(source: Source, wanted: Wanted) -> Log:
     """The series of the run, as rank 0 saw them (or the first rank there is), with all ranks in `recorded`.
 
+    Norms of sharded gradients are those over all shards, where every rank is there.
+
     Raises:
         GradclipError: Where no update was recorded.
     """
     directory = source.path.parent
     recorded, damage = read_recorded(directory)
-    part = next(iter(recorded.parts.values()))
+    part, note = whole(recorded)
     if not len(part.steps):
         how = f" ({part.ended})" if part.ended else ""
         raise GradclipError(
             f"{directory}: no optimizer update was recorded{how}",
             hint="did the script come as far as its first optimizer step?",
         )
-    notes = []
+    notes = [note] if note else []
     if part.rank:
         notes.append(f"nothing of rank 0 is there: these are the values of rank {part.rank}")
     if part.ended == STILL_RUNNING:

@@ -40,7 +40,7 @@ def _finding(rule: Rule, hit: Hit, run: Run) -> Finding:
         first = last = None
         if lead is not None:
             lead = replace(lead, first_step=None, lead_steps=None)
-    return Finding(rule.id, rule.name, hit.severity or rule.severity, hit.message, first, last, evidence, lead)
+    return Finding(rule.id, rule.name, hit.severity or rule.severity, hit.message, first, last, evidence, lead, place=hit.place)
 
 
 def verdict_of(found: Detection, findings: Sequence[Finding]) -> Verdict:

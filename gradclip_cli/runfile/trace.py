@@ -5,11 +5,14 @@ Whoever judges a trace takes its events as they are; so what is missing or of an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 _Test = Callable[[Any, int], bool]
 _LARGEST = 1 << 62
+# file:line:function
+_SITE = re.compile(r".+:\d{1,9}:[^:]*", re.DOTALL)
 
 
 def _anything(value: Any, num_tensors: int) -> bool:
@@ -26,6 +29,10 @@ def _number(value: Any, num_tensors: int) -> bool:
 
 def _text(value: Any, num_tensors: int) -> bool:
     return isinstance(value, str)
+
+
+def _site(value: Any, num_tensors: int) -> bool:
+    return isinstance(value, str) and _SITE.fullmatch(value.split(" via ")[0]) is not None
 
 
 def _scalar(value: Any, num_tensors: int) -> bool:
@@ -85,13 +92,14 @@ _NEEDED: Mapping[str, Mapping[str, _Test]] = {
 """What each kind of event has in every case."""
 
 _ALLOWED: Mapping[str, _Test] = {
-    "site": lambda value, n: value is None or isinstance(value, str),
-    "stack": _list_of(_text),
+    "site": lambda value, n: value is None or _site(value, n),
+    "stack": _list_of(_site),
     "changed": _map_to(_tensors),
     "before": lambda value, n: _number(value, n) or _map_to(_number)(value, n),
     "after": lambda value, n: _number(value, n) or _map_to(_number)(value, n),
     "copies": _integer,
     "nonfinite": _tensors,
+    "ranks": _list_of(_integer),
     "norms": lambda value, n: _list_of(_number)(value, n) or _map_to(_number)(value, n),
     "norm": _number,
     "largest": _number,

@@ -5,7 +5,7 @@ in the user's code, or None); the other keys depend on the kind. `o` numbers an 
 numbers too (`tensors` of the rank's part names them). Norms are L2 norms of what this process holds: of a
 sharded parameter the local shard.
 
-    optimizer  o, class, tensors, inside (options of a class that clips inside), sharded, foreach/fused
+    optimizer  o, class, tensors, inside (options of a class that clips inside), sharded, ranks (that hold all shards together)
     backward   scale (the loss scale in the loss, 1 where none), changed {o: [tensor]}, norms {o: norm after}, in_step
     clip       how (norm|value), bound, p, returned, given, tensors, repeated, empty (tensors without gradient),
                foreign, foreign_gradients, copies, before/after {o: norm}, factors {o: [smallest, largest]},
@@ -36,6 +36,9 @@ from gradclip_cli.watch.states import Change, State, compare, state_of
 from gradclip_cli.watch.window import Window
 
 Event = dict[str, Any]
+
+# `torch.compiler.disable`, put off to the first call: what a compiled function calls between its graphs would be compiled too.
+not_compiled = torch._disable_dynamo
 # Options by which optimizer classes clip on their own, out of sight.
 _INSIDE = ("max_grad_norm", "clip_grad_norm", "grad_clip", "gradient_clipping", "percentile_clipping", "clip_threshold", "max_norm")
 
@@ -132,6 +135,7 @@ class Observer:
 
     # --- what hooks call
 
+    @not_compiled
     def optimizer(self, optimizer: torch.optim.Optimizer) -> int:
         """Take an optimizer in, or its new parameters."""
         o, new = self.registry.optimizer(optimizer)
@@ -148,19 +152,23 @@ class Observer:
         parameters = [self.registry.parameter(i) for i in owned]
         inside = {} if _is_torch(optimizer) else {k: str(v) for k, v in optimizer.defaults.items() if k in _INSIDE and v}
         sharded = [i for i, p in zip(owned, parameters, strict=True) if p is not None and _is_sharded(p)]
-        self._say("optimizer", o=o, **{"class": type(optimizer).__qualname__}, tensors=owned, sharded=sharded, inside=inside)
+        ranks = _ranks_of(parameters)
+        self._say("optimizer", o=o, **{"class": type(optimizer).__qualname__}, tensors=owned, sharded=sharded, ranks=ranks, inside=inside)
         self._told.add(o)
 
+    @not_compiled
     def backward_begins(self) -> None:
         """Before the engine runs: changes by hand since the last point belong to what came before."""
         self._look()
         self._close_window()
         self._here.backward_depth += 1
 
+    @not_compiled
     def backward_failed(self) -> None:
         """The engine raised."""
         self._here.backward_depth -= 1
 
+    @not_compiled
     def backward_ends(self, roots: Any) -> None:
         """After the engine ran."""
         self._here.backward_depth -= 1
@@ -184,15 +192,18 @@ class Observer:
         self._here.scale = 1.0
         self._open_window()
 
+    @not_compiled
     def scaled_loss(self, scale: float | torch.Tensor) -> None:
         """A loss was multiplied by a loss scale."""
         self._here.scale = scale
 
+    @not_compiled
     def norm_begins(self) -> None:
         """Before torch computes a total norm."""
         self._pause_window()
         self._look()
 
+    @not_compiled
     def norm_computed(self, total: torch.Tensor | None, gradients: list[torch.Tensor], p: float) -> None:
         """After it did; `total` is None where it raised because of a non-finite norm."""
         self._settle_norm()
@@ -207,11 +218,13 @@ class Observer:
             self._here.window.took_norm(total)
         self._here.norm = _Norm(total, given, p, site)
 
+    @not_compiled
     def clip_begins(self) -> None:
         """Before gradients are scaled or clamped by torch."""
         self._pause_window()
         self._look()
 
+    @not_compiled
     def clip_ends(
         self,
         how: str,
@@ -268,10 +281,12 @@ class Observer:
         self._say("clip", site=norm.site if norm else call_site(), **event)
         self._open_window()
 
+    @not_compiled
     def unscale_begins(self) -> None:
         """Before a scaler divides gradients."""
         self._look()
 
+    @not_compiled
     def unscale_ends(self, optimizer: torch.optim.Optimizer, scale: float | torch.Tensor, *, automatic: bool) -> None:
         """After it did."""
         groups = getattr(optimizer, "param_groups", [])
@@ -284,6 +299,7 @@ class Observer:
             self._say("unscale", o=o, scale=scale, automatic=automatic)
         self._open_window()
 
+    @not_compiled
     def zero_begins(self) -> None:
         """Before `zero_grad`."""
         self._look()
@@ -291,12 +307,14 @@ class Observer:
         unused = not self.exact and self._here.losses and not self._here.losses_taken
         self._here.unused = {i for i, _ in self.registry.parameters() if self._gradient(i) is not None} if unused else set()
 
+    @not_compiled
     def zeroed(self) -> None:
         """After it."""
         self._look(zero=True)
         if self._here.unused:
             self._tell_cleared()
 
+    @not_compiled
     def skipped(self, optimizer: torch.optim.Optimizer, scale: float | torch.Tensor) -> None:
         """A scaler found inf or nan and did not call `step`."""
         o = self.optimizer(optimizer)
@@ -306,6 +324,7 @@ class Observer:
         self.updates += 1
         self.on_update(o)
 
+    @not_compiled
     def step_begins(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
         """At the door of `step`, before the hooks of others."""
         self._settle_norm()
@@ -320,6 +339,7 @@ class Observer:
         self._here.steps.append(_Step(o, self._here.backward_depth > 0, self._backwards))
         self._say("enter", o=o, closure=closure, in_backward=self._here.backward_depth > 0)
 
+    @not_compiled
     def step_uses(self, optimizer: torch.optim.Optimizer) -> None:
         """Behind all hooks, right before the optimizer's own code, or when a closure has returned."""
         if not self._here.steps:
@@ -329,6 +349,7 @@ class Observer:
         self._look()
         self._use(step, optimizer)
 
+    @not_compiled
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """Behind `step`."""
         if not self._here.steps:
@@ -542,7 +563,23 @@ def _is_sharded(parameter: torch.Tensor) -> bool:
     if getattr(parameter, "_fsdp_flattened", False) or type(parameter).__name__ == "FlatParameter":
         return True
     placements: Iterable[Any] = getattr(parameter, "placements", ())
-    return any(p.is_shard() for p in placements)
+    return any(map(_is_shard, placements))
+
+
+def _is_shard(placement: Any) -> bool:
+    # A tensor that is sharded twice along one dimension has a placement of its own kind.
+    return placement.is_shard() or type(placement).__name__ == "_StridedShard"
+
+
+def _ranks_of(parameters: Iterable[Any]) -> list[int]:
+    """The ranks that hold one whole copy of the sharded tensors together, this one among them; none where it is not known."""
+    for p in parameters:
+        mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", ())
+        here = mesh.get_coordinate() if mesh is not None and any(map(_is_shard, placements)) else None
+        if mesh is not None and here is not None:
+            copy = mesh.mesh[tuple(slice(None) if _is_shard(x) else c for x, c in zip(placements, here, strict=True))]
+            return sorted(copy.reshape(-1).tolist())
+    return []
 
 
 def _number(value: float | torch.Tensor) -> float:

@@ -12,15 +12,9 @@ import torch
 from torch.nn.utils import clip_grad
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from gradclip_cli.watch.observer import Observer
+from gradclip_cli.watch.observer import Observer, not_compiled
 
 _ABSENT = object()
-
-
-def _not_compiled(hook: Any) -> Any:
-    """Keep the compiler out of a hook: what `torch.compiler.disable` marks, without the second its import takes."""
-    hook._torchdynamo_disable = True
-    return hook
 
 
 class Patches:
@@ -243,7 +237,7 @@ class Patches:
 
     # --- optimizer hooks
 
-    @_not_compiled
+    @not_compiled
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         closure = kwargs.get("closure", args[1] if len(args) > 1 and callable(args[1]) else None)
         self._observer.step_begins(optimizer, closure=closure is not None)
@@ -259,7 +253,7 @@ class Patches:
         elif next(reversed(hooks)) != handle.id:
             hooks.move_to_end(handle.id)
 
-    @_not_compiled
+    @not_compiled
     def _at_last(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         observer = self._observer
         closure = kwargs.get("closure", args[1] if len(args) > 1 and callable(args[1]) else None)
@@ -277,7 +271,7 @@ class Patches:
             return args, {**kwargs, "closure": watched}
         return (args[0], watched, *args[2:]), kwargs
 
-    @_not_compiled
+    @not_compiled
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._observer.step_ends(optimizer)
 

@@ -29,6 +29,8 @@ class _Clip:
     bound: float | torch.Tensor
     tensors: set[int]
     given: int
+    empty: int
+    p: float | None
 
 
 @dataclass(slots=True)
@@ -106,7 +108,9 @@ class Recorder:
             and event["returned"] is not None
             and isinstance(event["bound"], int | float | torch.Tensor)
         ):
-            self._clips.setdefault(self._thread, []).append(_Clip(event["returned"], event["bound"], set(event["tensors"]), event["given"]))
+            self._clips.setdefault(self._thread, []).append(
+                _Clip(event["returned"], event["bound"], set(event["tensors"]), event["given"], event["empty"], event["p"])
+            )
         elif kind == "skip":
             self._skipped(event)
 
@@ -279,7 +283,14 @@ def _before_clipping(row: _Row, tensor: np.ndarray[Any, Any], used: float, on_ho
         coefficient = f if math.isnan(f) else min(coefficient, f)
         factor *= [f if t in c.tensors else 1.0 for t in row.tensors]
     only, returned, bound = clips[-1]
-    if row.skipped or (len(clips) == 1 and only.tensors == set(row.tensors) and len(only.tensors) == only.given and row.scale is None):
+    # The norm that is recorded is the L2 norm, whatever the call clipped by.
+    if row.skipped or (
+        len(clips) == 1
+        and only.p in (None, 2.0)
+        and only.tensors >= set(row.tensors)
+        and len(only.tensors) == only.given == len(row.tensors) + only.empty
+        and row.scale is None
+    ):
         return returned, coefficient, bound
     with np.errstate(divide="ignore", invalid="ignore"):
         before = math.sqrt(float(np.square(tensor / factor, dtype=np.float64).sum()))

@@ -103,6 +103,8 @@ class Window(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function as it is, then look at what it was."""
         kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
         out = func(*args, **kwargs)
         if self._is_open:
             # A tensor without storage or value (fake, meta, a subclass of its own kind) tells nothing here.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from gradclip_cli.detect.loop import Clip, Hand, Phase, Update
 from gradclip_cli.model import Detection, Hit, Run
@@ -256,41 +257,63 @@ def _disagreement(view: View, others: dict[int, View]) -> Hit | None:
     sentence = ""
     for k, u in enumerate(view.taken):
         for rank, other in others.items():
-            if k >= len(other.taken):
-                continue
-            v = other.taken[k]
-            mine, theirs = _factor(view, u), _factor(other, v)
-            if mine is None or theirs is None or math.isnan(mine) or math.isnan(theirs):
-                continue
-            sharded = bool(view.loop.sharded) or bool(other.loop.sharded)
-            differ = abs(mine - theirs) > _RANKS_DIFFER * max(mine, theirs)
-            same_before = _close(_before(u), _before(v)) or bool(view.acting(u)) != bool(other.acting(v))
-            if (sharded and differ) or (not sharded and same_before and (differ or not _close(u.used, v.used))) or _drifted(view, u, v):
+            if k < len(other.taken) and (text := _told(view, u, rank, other, other.taken[k])):
                 bad.append((u, None))
-                if not sentence:
-                    sentence = _told(view, u, mine, rank, v, theirs, sharded=sharded)
+                sentence = sentence or text
     return hit(sentence, bad, {}) if bad else None
 
 
-def _told(view: View, u: Update, mine: float, rank: int, v: Update, theirs: float, *, sharded: bool) -> str:
-    what = "their shards of the gradients" if sharded else "the same gradients"
-    if abs(mine - theirs) > _RANKS_DIFFER * max(mine, theirs):
+def _told(view: View, u: Update, rank: int, other: View, v: Update) -> str:
+    """How the two updates differ that should be alike; empty where they do not, or it cannot be told."""
+    if view.loop.sharded or other.loop.sharded:
+        if view.loop.ranks and rank not in view.loop.ranks:
+            return ""
+        mine, theirs = _scalings(view, u), _scalings(other, v)
+        differing = () if mine is None or theirs is None else [p for p in zip_longest(mine, theirs, fillvalue=1.0) if not _close(*p)]
+        return _scaled_differently(view, u, differing[0][0], rank, other, v, differing[0][1], "shards") if differing else ""
+    a, b = _factor(u), _factor(v)
+    if math.isnan(a) or math.isnan(b):
+        return ""
+    same_gradients = _close(_before(u), _before(v))
+    idle = _is_idle(view, u) != _is_idle(other, v)
+    if (same_gradients or idle) and not _close(a, b) or same_gradients and idle:
+        return _scaled_differently(view, u, a, rank, other, v, b, "copy of the same gradients")
+    if _drifted(view, u, v) or same_gradients and not _close(u.used, v.used):
         return (
-            f"{view.label}rank {view.part.rank} scaled {what} by {number(mine)} and rank {rank} by {number(theirs)} in update {u.u + 1}; "
-            "use one norm over all ranks"
+            f"{view.label}rank {view.part.rank} used a gradient norm of {number(u.used)} and rank {rank} {number(v.used)} in update "
+            f"{u.u + 1} (step at {at(u.step_site)}), of a model they share; reduce the gradients over ranks before the clip"
         )
+    return ""
+
+
+def _is_idle(view: View, u: Update) -> bool:
+    """Nothing was done to the gradients."""
+    return not view.acting(u) and not u.edits
+
+
+def _scaled_differently(view: View, u: Update, mine: float, rank: int, other: View, v: Update, theirs: float, what: str) -> str:
+    sites = [c.site for c in (*view.acting(u), *other.acting(v))] + [e.site for e in (*u.edits, *v.edits)]
+    place = at(sites[0] if sites else None)
+    idle = [r for r, w, x in ((view.part.rank, view, u), (rank, other, v)) if _is_idle(w, x)]
+    fix = f"rank {idle[0]} does not clip: run the same code on every rank" if idle else "use one norm over all ranks"
     return (
-        f"{view.label}rank {view.part.rank} used a gradient norm of {number(u.used)} and rank {rank} {number(v.used)} in update "
-        f"{u.u + 1}, of a model "
-        "they share; reduce the gradients over ranks before the clip"
+        f"{view.label}the clip at {place} multiplied rank {view.part.rank}'s {what} by {number(mine)} and rank {rank}'s by "
+        f"{number(theirs)} in update {u.u + 1} (step at {at(u.step_site)}); {fix}"
     )
 
 
-def _factor(view: View, u: Update) -> float | None:
-    if not u.exact:
+def _scalings(view: View, u: Update) -> list[float] | None:
+    """The factors that this rank's shards were multiplied by, one after another; None where something else was done to them."""
+    if not u.exact or any(not e.uniform for e in u.edits):
         return None
+    found = [c.factor for c in view.acting(u)] + [e.factors[0] for e in u.edits]
+    return None if any(math.isnan(f) for f in found) else [f for f in found if not _close(f, 1.0)]
+
+
+def _factor(u: Update) -> float:
+    """What became of the norm from before everything; nan where that was not read."""
     before = _before(u)
-    return u.used / before if before > 0 and math.isfinite(before) and math.isfinite(u.used) else None
+    return u.used / before if u.exact and before > 0 and math.isfinite(before) and math.isfinite(u.used) else math.nan
 
 
 def _before(u: Update) -> float:
@@ -302,7 +325,7 @@ def _before(u: Update) -> float:
 
 def _drifted(view: View, u: Update, v: Update) -> bool:
     """A model that is wrapped as a replica, with gradients that were never reduced."""
-    return bool(view.part.header.get("replicated")) and not view.loop.sharded and not _close(u.used, v.used)
+    return bool(view.part.header.get("replicated")) and not _close(u.used, v.used)
 
 
 def _close(a: float, b: float) -> bool:

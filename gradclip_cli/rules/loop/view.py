@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
+from typing import Any
 
 from gradclip_cli.detect.loop import Clip, Edit, Hand, OptimizerLoop, Phase, Update, loops
+from gradclip_cli.detect.ranks import whole_norms
 from gradclip_cli.model import RankPart, Recorded, Run
 from gradclip_cli.rules.wording import Unjudged
 
@@ -168,9 +170,14 @@ def views_of_ranks(run: Run) -> dict[int, list[View]]:
 @lru_cache(maxsize=16)
 def _views(whole: Recorded, rank: int) -> list[View]:
     part = whole.parts[rank]
-    found = loops(part.events)
+    found = loops(_traces(whole)[rank])
     clips = any(c.covers and c.bounds for loop in found for u in loop.updates for c in u.clips)
     return [View(loop, part, len(found), clips) for loop in found]
+
+
+@lru_cache(maxsize=2)
+def _traces(whole: Recorded) -> Mapping[int, Sequence[Mapping[str, Any]]]:
+    return whole_norms({rank: part.events for rank, part in whole.parts.items()})
 
 
 def _by_hand(updates: Sequence[Update]) -> HandClip:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from gradclip_cli.detect.loop import Clip, Update
@@ -9,13 +10,14 @@ from gradclip_cli.model import Hit
 
 Pair = tuple[Update, Clip | None]
 
+_SITE = re.compile(r"(.+):(\d{1,9}):([^:]*)")
+_VIA = " via "
+
 
 def where(site: str | None) -> tuple[str, int, str] | None:
-    """File, line and function of a site."""
-    if not site:
-        return None
-    file, line, function = site.split(" via ")[0].rsplit(":", 2)
-    return file, int(line), function
+    """File, line and function of a site: those of the user's own frame, where there is one."""
+    found = _SITE.fullmatch((site or "").split(_VIA)[0])
+    return (found[1], int(found[2]), found[3]) if found else None
 
 
 def is_above(stack: Sequence[str], other: Sequence[str]) -> bool | None:
@@ -29,9 +31,10 @@ def is_above(stack: Sequence[str], other: Sequence[str]) -> bool | None:
 
 
 def at(site: str | None) -> str:
-    """A place as people write it: file:line."""
-    place = where(site)
-    return "an unknown place" if place is None else f"{place[0]}:{place[1]}"
+    """A place as people write it: file:line, and that of the library which made the call for them."""
+    place, library = where(site), where((site or "").partition(_VIA)[2])
+    via = f" (via {library[0]}:{library[1]})" if library else ""
+    return "an unknown place" if place is None else f"{place[0]}:{place[1]}{via}"
 
 
 def same_place(pairs: Iterable[tuple[Update, Clip]]) -> list[list[tuple[Update, Clip]]]:
@@ -49,7 +52,11 @@ def in_updates(pairs: Sequence[Pair], of: Sequence[Update]) -> str:
 
 
 def hit(text: str, pairs: Sequence[Pair], evidence: Mapping[str, float]) -> Hit:
-    """A hit from the first to the last update it was seen in; steps count from 1."""
+    """A hit from the first to the last update it was seen in; steps count from 1. The step is told where the text does not tell it."""
     steps = [u.u + 1 for u, _ in pairs]
     counted = {"num_updates": len(set(steps)), **evidence}
-    return Hit(text, min(steps), max(steps), {k: v for k, v in counted.items() if v == v})
+    u, clip = pairs[0]
+    step = at(u.step_site)
+    place = where(clip.site if clip is not None else None) or where(u.step_site)
+    text += "" if step in text or not u.step_site else f"; the step is at {step}"
+    return Hit(text, min(steps), max(steps), {k: v for k, v in counted.items() if v == v}, place=place[:2] if place else None)
