@@ -75,7 +75,12 @@ def read_run(
 
 def __getattr__(name: str) -> Any:
     # numpy and the readers are not loaded before somebody asks: `gradclip --help` must not wait for them.
-    homes = {"analyze": "analysis", "GradclipError": "errors", "suggest_threshold": "threshold", "watch": "watch"}
+    if name == "watch":
+        # The package, which can be called, and not its function alone: `watch.hf_callback` must be there on the first access too.
+        from importlib import import_module
+
+        return import_module("gradclip_cli.watch")
+    homes = {"analyze": "analysis", "GradclipError": "errors", "suggest_threshold": "threshold"}
     homes |= dict.fromkeys(("Analysis", "Finding", "Run", "Series", "Suggestion"), "model")
     if name in homes:
         from importlib import import_module

@@ -62,12 +62,17 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _usage(e: Any) -> int:
+    from gradclip_cli.cli import RUN_A_SCRIPT
+
     message = e.format_message().strip().replace("Value error, ", "")
     if type(e).__name__ == "NoArgsIsHelpError":
         _tell(message)
         return int(ExitCode.USAGE)
     context = getattr(e, "ctx", None)
-    _say(message[:1].lower() + message[1:].rstrip("."), f"see `{context.command_path if context else 'gradclip'} --help`")
+    hint = f"see `{context.command_path if context else 'gradclip'} --help`"
+    if type(e).__name__ == "NoSuchOption" and context and context.info_name in RUN_A_SCRIPT:
+        hint = f"options of the script stand behind its name; {hint}"
+    _say(message[:1].lower() + message[1:].rstrip("."), hint)
     return int(ExitCode.USAGE)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradclip_cli.detect import detect
 from gradclip_cli.model import LR, Analysis, Check, Run, Status, Target, Verification
 from gradclip_cli.rules import RULES, apply_rules, verdict_of
+from gradclip_cli.rules.loop.by_hand import with_bound_by_hand
 from gradclip_cli.rules.loop.notes import loop_notes
 
 
@@ -30,15 +31,19 @@ def judge_loop(run: Run, source: str, *, crashed: str = "") -> Verification:
     """
     assert run.recorded is not None
     rules = [r for r in RULES if r.id.startswith("GC4") or r.id in _THRESHOLD_RULES]
-    findings, skipped = apply_rules(run, detect(run.loss, run.grad_norm, run.series.get(LR)), rules)
+    bounded = with_bound_by_hand(run)
+    findings, skipped = apply_rules(bounded, detect(bounded.loss, bounded.grad_norm, bounded.series.get(LR)), rules)
     part = run.recorded.parts[min(run.recorded.parts)]
     updates = len(part.steps)
     unjudged = {s.rule: s.reason for s in skipped}
     counted = [f for f in findings if f.rule.startswith("GC4")]
     notes = [*loop_notes(run), *([f"the script ended with {crashed} after {updates:,} updates"] if crashed else [])]
+    faults = {p.rank: p.header["fault"] for p in run.recorded.parts.values() if p.header.get("fault")}
+    notes += [f"rank {rank} could not be watched to the end: {fault}" for rank, fault in faults.items()]
+    alone = run.recorded.world_size > 1 and len(run.recorded.parts) == 1
     if counted:
         verdict = "fail"
-    elif "GC410" in unjudged or crashed or updates < _MIN_UPDATES:
+    elif "GC410" in unjudged or crashed or faults or updates < _MIN_UPDATES or alone:
         verdict = "cannot-judge"
     else:
         verdict = "pass"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -39,3 +41,18 @@ def share(fraction: float) -> str:
 def span(first: int, last: int | None = None) -> str:
     """Steps from first to last, both of them in: 412–430, or 412 alone."""
     return f"{first:,}" if last is None or last == first else f"{first:,}–{last:,}"
+
+
+# A rule, or a check of the device battery.
+NUMBERED = re.compile(r"[A-Z]+[0-9]{3}")
+
+
+def id_ranges(ids: Sequence[str]) -> str:
+    """Ids in a row, three and more that follow one another as a range: "GC101, GC103–GC107"."""
+    parts: list[list[str]] = []
+    for i in ids:
+        if parts and NUMBERED.fullmatch(i) and parts[-1][-1] == f"{i[:-3]}{int(i[-3:]) - 1:03}":
+            parts[-1].append(i)
+        else:
+            parts.append([i])
+    return ", ".join(f"{part[0]}–{part[-1]}" if len(part) > 2 else ", ".join(part) for part in parts)

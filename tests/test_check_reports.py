@@ -145,6 +145,13 @@ def test_annotations() -> None:
     assert "src/a%2Cb%3Ac.py" in text
 
 
+def test_skips_of_one_reason_share_a_line_of_the_notice() -> None:
+    skips = [Check(f"GC40{i}", f"GC40{i} rule", Status.SKIP, "a log does not show it") for i in range(1, 5)]
+    ((kind, properties, message),) = commands(render_github([Suite("runs/a", tuple(skips))]))
+    assert (kind, properties) == ("notice", {"title": "4 that could not judge"})
+    assert message == "runs/a\nGC401–GC404: a log does not show it"
+
+
 def test_nothing_breaks_out_of_an_annotation() -> None:
     hostile = Check(HOSTILE, HOSTILE, Status.FAIL, f"100 % {HOSTILE}", file=HOSTILE, line=1)
     text = render_github([Suite(HOSTILE, (hostile, Check(HOSTILE, "a", Status.SKIP, HOSTILE)))])
@@ -177,7 +184,7 @@ def test_the_table() -> None:
         "MISSING  require grad-norm          no gradient norm",
         "warn     GC102 loss-spike           it came back",
         "note     GC301 sparse-log           one in 10",
-        "skip     GC108                      no loss scale",
+        "skip     GC108 overflow-streak      no loss scale",
         "pass     1 check                    GC101",
         "",
         "`gradclip explain GC103` tells what it means and what to do.",

@@ -55,6 +55,7 @@ def test_the_readme_is_whole() -> None:
         "What it finds",
         "Choosing max_norm",
         "Recording a run",
+        "Trying it out",
         "Stored gradients",
         "Proving clipping",
         "In CI",

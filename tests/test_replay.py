@@ -349,6 +349,21 @@ def test_text_fits_and_says_what_matters(tmp_path: Path) -> None:
     assert json.loads(render_replay_json(result))["steps"][11]["alternatives"][2]["how"] == "per-group"
 
 
+def test_many_findings_of_a_rule_are_cut_and_say_so(tmp_path: Path) -> None:
+    steps = write_steps(tmp_path / "g", 7)
+    for step, tensors in enumerate(steps[2:], start=3):
+        tensors["h.1.weight"][0, 1] = np.inf
+        write_safetensors(tmp_path / "g" / f"step-{step:08}.safetensors", tensors)
+    result = done([tmp_path / "g"])
+    text = render_replay_text(result, width=80, unicode=True)
+    assert text.count("GC104 error") == 3
+    assert "+2 GC104: --format json lists them all" in text.splitlines()
+    markdown = render_replay_markdown(result)
+    assert markdown.count("GC104 nonfinite-norm") == 3
+    assert "+2 GC104: --format json lists them all" in markdown
+    assert [f["rule"] for f in json.loads(render_replay_json(result))["findings"]].count("GC104") == 5
+
+
 def test_names_cannot_break_out(gradclip: Call, tmp_path: Path) -> None:
     name = "\x1b[31mred\n| <b> ‮"
     tensors = {name: np.array([np.nan], np.float32), name + "2": np.ones(3, np.float32)}

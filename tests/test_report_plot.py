@@ -51,7 +51,7 @@ def test_svg_says_what_the_report_says(tmp_path: Path) -> None:
         "step 500: 22×",
         "step 1,000: 78×",
         "max_norm 1",
-        "2 exploding steps · 5.2% above max_norm · log scale",
+        "2 explosions · 5.2% above max_norm · log scale",
         "train/grad_norm",
         "usual level",
         "up to the alarm bound",

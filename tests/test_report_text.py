@@ -53,8 +53,48 @@ def test_findings_with_evidence_then_what_could_not_be_judged_then_what_to_do() 
     assert skipped == "Could not be judged GC108 the log has no loss scale GC109 no per-tensor norms are logged"
     assert notes == "Notes - Two rows repeated a step; the later one counts."
     assert following == (
-        "Next gradclip explain GC103 what it means and what to do gradclip analyze runs/a --plot run.png the large picture"
+        "Next gradclip explain GC103 what it means and what to do "
+        "gradclip suggest-threshold runs/a what max_norm should be "
+        "gradclip analyze runs/a --plot run.png the large picture"
     )
+
+
+def test_a_threshold_is_offered_only_where_one_can_be_taken_from_the_norms() -> None:
+    exploded = cases.spiked()
+    norm = exploded.run.grad_norm
+    assert norm is not None
+    means = {**exploded.run.series, "grad_norm": replace(norm, sampling=Sampling.WINDOW_MEAN)}
+    runs = {
+        "as it is": (exploded.run, True),
+        "after clipping": (replace(exploded.run, norm_stage=NormStage.POST_CLIP), False),
+        "means over steps": (replace(exploded.run, series=means), False),
+    }
+    offered = {name: any("suggest-threshold" in c for c, _ in wording.next_commands(replace(exploded, run=r))) for name, (r, _) in runs.items()}
+    assert offered == {name: expected for name, (_, expected) in runs.items()}
+    assert not any("suggest-threshold" in c for c, _ in wording.next_commands(cases.stable()))
+
+
+def test_without_a_verdict_what_was_found_all_the_same_stands_above() -> None:
+    found = (
+        cases.finding("GC306", "short-run", message="only 1 step logged"),
+        cases.finding("GC108", "overflow-streak", message="12 overflow messages"),
+    )
+    report = text(replace(cases.short(), verdict=Verdict.CANNOT_JUDGE, findings=found))
+    assert paragraphs(report)[0].endswith("Only 1 step logged. But see overflow-streak (GC108).")
+
+
+def test_one_point_makes_no_picture() -> None:
+    lone = cases.run(cases.series("loss", [6.3], steps=[10_198]))
+    report = text(replace(cases.short(), run=lone))
+    assert "1 point, always 6.3" in report
+    assert "step 10,198\n" not in report
+
+
+def test_an_explosion_in_the_same_step_led_to_it() -> None:
+    found = next(f for f in cases.diverged().findings if f.led_by is not None)
+    assert found.led_by is not None
+    same = replace(found, led_by=replace(found.led_by, lead_steps=0))
+    assert wording.evidence(same)[-1] == "led by GC101 at step 1,200, in the same step"
 
 
 def test_long_lists_are_cut_and_say_so() -> None:
@@ -226,7 +266,7 @@ def picture(report: str) -> list[str]:
 def test_both_panels_share_the_axis_and_mark_events() -> None:
     lines = picture(text(cases.diverged()))
     assert lines[0].split() == ["loss", "train/loss", "▲", "1", "spike"]
-    assert lines[8].split() == ["gradient", "norm", "train/grad_norm,", "log", "scale", "▲", "1", "exploding", "step"]
+    assert lines[8].split() == ["gradient", "norm", "train/grad_norm,", "log", "scale", "▲", "1", "explosion"]
     loss_axis, norm_axis, ends = lines[7], lines[15], lines[16]
     # Step 1,200 of 1,999 on 74 columns from column 6.
     assert loss_axis.index("▲") == norm_axis.index("▲") == 6 + round(1200 / 1999 * 147) // 2

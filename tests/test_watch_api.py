@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing.spawn
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,12 @@ def test_gradients_are_saved_on_the_way(tmp_path: Path) -> None:
         assert [tuple(saved[t.name].shape) for t in part.tensors] == [t.shape for t in part.tensors]
         for norm, tensor in zip(part.tensor_norms[step - 1], part.tensors, strict=True):
             assert saved[tensor.name].double().norm().item() == pytest.approx(norm, rel=1e-6)
+
+
+def test_the_callbacks_are_there_on_the_first_access() -> None:
+    code = "import gradclip_cli; print(gradclip_cli.watch.hf_callback.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "hf_callback\n"
 
 
 def test_the_name_is_the_function_and_the_package() -> None:

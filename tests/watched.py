@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,11 +21,8 @@ def watched(loop: Callable[[], None], *, exact: bool = True, max_updates: int | 
     from gradclip_cli.watch import StopTraining, Watcher
 
     with tempfile.TemporaryDirectory() as folder:
-        with Watcher(Path(folder, "run"), exact=exact, max_updates=max_updates):
-            try:
-                loop()
-            except StopTraining:
-                pass
+        with Watcher(Path(folder, "run"), exact=exact, max_updates=max_updates), contextlib.suppress(StopTraining):
+            loop()
         (run,) = read(Path(folder, "run"))
     assert isinstance(run, Run)
     return run

@@ -13,6 +13,7 @@ def explain(
     ] = None,
 ) -> int:
     """Tell what a rule finds, how it decides, what to do and when it is wrong; without RULE, list all."""
+    import re
     from difflib import get_close_matches
     from shutil import get_terminal_size
     from textwrap import fill
@@ -22,7 +23,8 @@ def explain(
     from gradclip_cli.rules import PAGES
 
     if rule is None:
-        rows = (f"{r.id}  {r.name:<20} {r.severity.value:<8} {r.page.splitlines()[0]}" for r in PAGES)
+        longest = max(len(r.name) for r in PAGES)
+        rows = (f"{r.id}  {r.name:<{longest}}  {r.severity.value:<7}  {r.page.splitlines()[0]}" for r in PAGES)
         emit("\n".join((*rows, "", "`gradclip explain GC101` tells more of one.")))
         return 0
     wanted = rule.strip().lower()
@@ -32,6 +34,9 @@ def explain(
             paragraphs = [fill(" ".join(p.split()), width) for p in r.page.split("\n\n")]
             emit("\n\n".join((f"{r.id} {r.name} ({r.severity.value})", *paragraphs)))
             return 0
-    near = get_close_matches(wanted, [n for r in PAGES for n in (r.id.lower(), r.name)], n=1)
-    shown = f"did you mean {near[0].upper() if near[0].startswith('gc') else near[0]}? " if near else ""
+    if re.fullmatch(r"b\d{3}", wanted):
+        raise UsageError(f"{rule!r} is no rule but a check of the device battery", hint="`gradclip verify --list` says what each holds")
+    # Of the names alone: the ids are all alike.
+    near = get_close_matches(wanted, [r.name for r in PAGES], n=1)
+    shown = f"did you mean {near[0]}? " if near else ""
     raise UsageError(f"no rule {rule!r}", hint=f"{shown}`gradclip explain` lists them all")

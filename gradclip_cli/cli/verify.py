@@ -98,7 +98,8 @@ def verify(
         from gradclip_cli.cli.verify_script import DEFAULT_UPDATES, verify_script
 
         steps = DEFAULT_UPDATES if max_steps is None else max_steps
-        return _report(verify_script(script, args or [], module=module, max_steps=steps, output=output, force=force), format, no_color)
+        judged = verify_script(script, args or [], module=module, max_steps=steps, output=output, force=force)
+        return 0 if judged is None else _report(judged, format, no_color)
     if list_checks:
         return _list(select or [])
     from gradclip_cli.verify import Options

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gradclip_cli.model import Run, Verification
 
 DEFAULT_UPDATES = 100
-# How long one rank waits for the others to write their parts once its own script is over.
+# How long the rank that judges waits for the others once its own script is over.
 _OTHERS_S = 60.0
+_OTHERS_OF_FAILED_S = 10.0
+# How long an interrupted script may take to end: by itself, when it is asked once more, when it is told to.
+_PATIENCE_S = ((None, 3.0), (signal.SIGINT, 10.0), (signal.SIGTERM, 5.0))
 
 
 def verify_script(
     script: str, args: Sequence[str], *, module: bool, max_steps: int, output: Path | None, force: bool = False
-) -> Verification:
+) -> Verification | None:
     """Run the script for some updates, all gradients read at every point, and judge the loop.
 
-    What the script prints goes to standard error: standard output is for the verdict.
+    What the script prints goes to standard error: standard output is for the verdict. Under a launcher that starts several ranks, the
+    first of this machine judges them all, and the others give None: a status other than 0 of theirs would end the launch before that.
 
     Args:
         output: Keep the recorded run there; a temporary directory unless given.
 
     Raises:
-        GradclipError: Where the script took no optimizer step that could be seen.
+        GradclipError: Where the script took no optimizer step that could be seen, or a rank that does not judge failed.
         UsageError: Where there is no such script.
     """
-    from shutil import rmtree
-
     from gradclip_cli.analysis import judge_loop
     from gradclip_cli.cli.record import check_script, check_torch
+    from gradclip_cli.errors import GradclipError
     from gradclip_cli.runfile import check_free, remove_recorded
 
     check_torch()
@@ -44,64 +49,100 @@ def verify_script(
         if force:
             remove_recorded(output, rank=rank, world_size=world_size)
         check_free(output, rank=rank)
-    directory = output or _temporary(world_size)
-    try:
+    with _temporary() as temporary:
+        directory = output or temporary / "run"
         code = _watched(script, args, module=module, max_steps=max_steps, directory=directory)
-        run = _recorded(directory, script, code, world_size)
-        return judge_loop(run, script, crashed=_how(code))
+        with suppress(OSError):
+            (temporary / f"ended-{rank}").touch()
+        if _local_rank():
+            if code:
+                raise GradclipError(f"{script}: on rank {rank} it ended with {_how(code)}")
+            return None
+        _wait_for_others(temporary, _OTHERS_S if code == 0 else _OTHERS_OF_FAILED_S)
+        return judge_loop(_recorded(directory, script, code), script, crashed=_how(code))
+
+
+def _local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", 0)))
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    """A directory for the time of the run, the same for all ranks of this launch on this machine; the one that judges removes it."""
+    from shutil import rmtree
+
+    from gradclip_cli.errors import GradclipError
+
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        path = Path(tempfile.mkdtemp(prefix="gradclip-"))
+    else:
+        names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
+        launch = [os.environ.get(name, "") for name in names]
+        # The agent of torchrun is the parent of all; a launch that was killed has left its directory behind.
+        launch.append(str(os.getppid()) if launch[0] else "")
+        path = Path(tempfile.gettempdir(), f"gradclip-{os.getuid()}-" + "-".join("".join(filter(str.isalnum, part)) for part in launch))
+        path.mkdir(mode=0o700, exist_ok=True)
+        if path.is_symlink() or path.stat().st_uid != os.getuid():
+            raise GradclipError(f"{path}: belongs to somebody else", hint="set TMPDIR to a directory of your own")
+    try:
+        yield path
     finally:
-        if output is None and rank == 0:
-            rmtree(directory.parent, ignore_errors=True)
-
-
-def _temporary(world_size: int) -> Path:
-    if world_size == 1:
-        return Path(tempfile.mkdtemp(prefix="gradclip-"), "run")
-    # All ranks of one launch on this machine must find the same place.
-    launch = os.environ.get("TORCHELASTIC_RUN_ID", "none") + "-" + os.environ.get("MASTER_PORT", "0")
-    return Path(tempfile.gettempdir(), f"gradclip-{os.getuid()}-{''.join(c for c in launch if c.isalnum() or c == '-')}", "run")
+        if _local_rank() == 0:
+            rmtree(path, ignore_errors=True)
 
 
 def _watched(script: str, args: Sequence[str], *, module: bool, max_steps: int, directory: Path) -> int:
+    """How the script ended: as `subprocess` tells it."""
     from gradclip_cli.watch.launch import command_line
 
     command = command_line(script, args, as_module=module, quiet=True, directory=str(directory), exact=True, max_updates=max_steps)
     sys.stdout.flush()
     child = subprocess.Popen(command, stdout=2)
+    # What ends us ends the script; what it did until then is judged.
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     try:
         return child.wait()
     except KeyboardInterrupt:
-        # The terminal has interrupted the script as well; it may want a moment to say so.
-        try:
-            child.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        _end(child)
         raise
 
 
-def _recorded(directory: Path, script: str, code: int, world_size: int) -> Run:
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Wait until an interrupted script has ended. The terminal has interrupted it as well; a signal to us alone it has yet to hear of."""
+    try:
+        for number, patience_s in _PATIENCE_S:
+            if number is not None:
+                child.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(patience_s)
+                return
+    finally:
+        child.kill()
+        child.wait()
+
+
+def _wait_for_others(temporary: Path, longest_s: float) -> None:
+    """Until every rank of this machine has ended; a launcher that ends us meanwhile wants the verdict now."""
+    until = [time.monotonic() + longest_s]
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", 1)))
+    signal.signal(signal.SIGTERM, lambda *_: until.clear())
+    while until and time.monotonic() < until[0] and len(list(temporary.glob("ended-*"))) < count:
+        time.sleep(0.05)
+
+
+def _recorded(directory: Path, script: str, code: int) -> Run:
     from gradclip_cli.errors import GradclipError
     from gradclip_cli.readers import read
-    from gradclip_cli.runfile import is_recorded, read_recorded
-    from gradclip_cli.runfile.reading import STILL_RUNNING
+    from gradclip_cli.runfile import is_recorded
 
-    if world_size > 1:
-        until = time.monotonic() + _OTHERS_S
-        while time.monotonic() < until:
-            if is_recorded(directory):
-                parts = read_recorded(directory)[0].parts
-                if len(parts) == world_size and all(p.ended != STILL_RUNNING for p in parts.values()):
-                    break
-            time.sleep(0.2)
     if not is_recorded(directory):
         ended = f" and ended with {_how(code)}" if code else ""
         raise GradclipError(
             f"{script}: took no step of a torch optimizer that could be seen{ended}",
             hint="a loop in a process that the script starts by other means, or an engine with an optimizer of its own, cannot be watched",
         )
-    runs = [r for r in read(directory) if isinstance(r, Run)]
-    return runs[0]
+    found = list(read(directory))
+    return next(r for r in found if isinstance(r, Run) and r.recorded is not None)
 
 
 def _how(code: int) -> str:

@@ -81,16 +81,19 @@ class Edit:
 
     Attributes:
         tensors: Which changed (those cleared apart).
-        scaled, clamped, other, made: How many were scaled by a factor, clamped, changed otherwise, or made from nothing.
+        scaled, clamped, shrunk, other, made: How many were scaled by a factor, clamped, made smaller by factors that differ within
+            the tensor, changed otherwise, or made from nothing.
         factors, scaled_tensors: Of the scaled ones; which they are is told where nothing else changed.
         clamp: The bound of the clamped ones, nan where none.
         before, after: This optimizer's norm around it.
         late: It came behind the last effective clip.
+        scale: The loss scale still in the gradients, or None.
     """
 
     tensors: frozenset[int]
     scaled: int
     clamped: int
+    shrunk: int
     other: int
     made: int
     factors: tuple[float, ...]
@@ -101,11 +104,12 @@ class Edit:
     in_step: bool
     site: str | None
     late: bool = False
+    scale: float | None = None
 
     @property
     def uniform(self) -> bool:
         """All that changed was scaled by one factor."""
-        return bool(self.factors) and not (self.clamped or self.other or self.made) and self.spread < 1e-3
+        return bool(self.factors) and not (self.clamped or self.shrunk or self.other or self.made) and self.spread < 1e-3
 
     @property
     def spread(self) -> float:
@@ -207,6 +211,7 @@ class OptimizerLoop:
 def loops(events: Iterable[Event]) -> list[OptimizerLoop]:
     """What happened to each optimizer that took a step, in the order of their numbers."""
     events = list(events)
+    joint = _joint(events)
     found: dict[int, OptimizerLoop] = {}
     for e in events:
         if e["k"] == "optimizer":
@@ -216,29 +221,56 @@ def loops(events: Iterable[Event]) -> list[OptimizerLoop]:
             loop.ranks = tuple(e.get("ranks", ()))
             loop.inside = e["inside"]
     for loop in found.values():
-        _follow(loop, _with_hand_clips(loop, events))
+        _follow(loop, _with_hand_clips(loop, joint))
     return [loop for _, loop in sorted(found.items()) if loop.updates]
+
+
+def _joint(events: list[Event]) -> list[Event]:
+    """The events with the norm of all optimizers whose gradients one piece of code scaled by one factor, in each of those edits."""
+    out: list[Event] = []
+    together: list[Event] = []
+    for e in [*events, None]:
+        if together and (e is None or not _goes_with(e, together[0])):
+            whole = {key: math.hypot(*(_float(t[key]) for t in together)) for key in ("before", "after")}
+            out += [{**t, "whole": whole} for t in together]
+            together = []
+        if e is not None and e["k"] == "edit" and _is_scaling(e):
+            together.append(e)
+        elif e is not None:
+            out.append(e)
+    return out
+
+
+def _goes_with(e: Event, first: Event) -> bool:
+    if e["k"] != "edit" or e["o"] == first["o"] or e["site"] != first["site"] or not _is_scaling(e):
+        return False
+    return _same([_float(e["factors"][0]), _float(first["factors"][0])], 1e-3)
 
 
 def _with_hand_clips(loop: OptimizerLoop, events: list[Event]) -> list[Event]:
     """The events with every edit that is a clip by hand told as one.
 
-    Edits of one place are a clip where each scales all by one factor of at most 1, the factors vary, and the norms end
-    at one bound; or, in a loop that has no clip of torch's, where they do not act on every update or the code compared the
-    norm with a bound that it exceeded.
+    Edits of one place are a clip where each scales all by one factor of at most 1, the factors vary, and the norms (over all
+    optimizers whose gradients it scales) end at one bound; or, in a loop that has no clip of torch's, where they do not act on
+    every update or the code compared the norm with a bound that it exceeded.
     """
     groups: dict[str | None, list[Event]] = {}
+    apart = set()
     for e in events:
-        if e["k"] == "edit" and e["o"] == loop.o and _is_scaling(e):
-            groups.setdefault(e["site"], []).append(e)
+        if e["k"] == "edit" and e["o"] == loop.o:
+            if _is_scaling(e):
+                groups.setdefault(e["site"], []).append(e)
+            elif set(e["counts"]) == {"scaled"}:
+                apart.add(e["site"])
     bounds: dict[int, float] = {}
     calls = any(e["k"] == "clip" and e["how"] == "norm" and set(e["tensors"]) & loop.tensors for e in events)
     updates = sum(e["k"] == "exit" and e["o"] == loop.o and not e["wrapper"] for e in events)
     over = [_float(e["bound"]) for e in events if e["k"] == "hand" and e["over"]]
-    for edits in groups.values():
+    for site, edits in groups.items():
         factors = [math.prod(map(_float, e["factors"][:1])) for e in edits]
-        ends = [_float(e["after"]) for e in edits]
-        if any(not 0 <= f < 1 + 1e-3 for f in factors):
+        ends = [e["whole"]["after"] for e in edits]
+        # Code that also scales each tensor by a factor of its own.
+        if site in apart or any(not 0 <= f < 1 + 1e-3 for f in factors):
             continue
         constant = len(factors) > 1 and _same(factors, 1e-3)
         if len(ends) > 1 and not constant and _same(ends, 2e-2):
@@ -268,12 +300,13 @@ def _as_clip(loop: OptimizerLoop, e: Event, bound: float) -> Event:
         "in_backward": False,
         "whole": False,
     }
-    norms = {"returned": e["before"], "before": {o: e["before"]}, "after": {o: e["after"]}}
+    norms = {"returned": e["whole"]["before"], "before": {o: e["before"]}, "after": {o: e["after"]}}
     return {**e, **plain, **norms, "k": "clip", "how": "norm", "bound": bound, "p": 2.0, "scaled": {}, "by_hand": True}
 
 
 def _follow(loop: OptimizerLoop, events: list[Event]) -> None:
     items: list[Event] = []
+    behind: list[Event] = []
     seen_backward = False
     depth = 0
     for e in events:
@@ -283,6 +316,8 @@ def _follow(loop: OptimizerLoop, events: list[Event]) -> None:
             if _touches(e, loop):
                 seen_backward = True
                 items.append(e)
+        elif kind == "clip" and e.get("behind_update") and depth:
+            behind.append(e)
         elif kind == "clip":
             if not seen_backward and not e["in_backward"]:
                 loop.clipped_first = True
@@ -298,7 +333,7 @@ def _follow(loop: OptimizerLoop, events: list[Event]) -> None:
                 continue
             if kind == "skip" or any(i["k"] == "use" for i in items):
                 loop.updates.append(_update(loop, items, e))
-            items = []
+            items, behind = behind, []
 
 
 def _touches(backward: Event, loop: OptimizerLoop) -> bool:
@@ -362,7 +397,7 @@ def _update(loop: OptimizerLoop, items: list[Event], end: Event) -> Update:
                 continue
             if i in made:
                 continue
-            update.edits.append(edit)
+            update.edits.append(replace(edit, scale=scale))
             edited.append(i)
         elif kind == "hand":
             update.hands.append(
@@ -373,15 +408,20 @@ def _update(loop: OptimizerLoop, items: list[Event], end: Event) -> Update:
     acting = [i for i, c in zip(positions, update.clips, strict=True) if c.phase is Phase.EFFECTIVE and c.covers and c.bounds]
     if acting:
         update.edits = [replace(e, late=i > acting[-1]) for i, e in zip(edited, update.edits, strict=True)]
-    if (
-        uses
-        and (inside := [_edit(e) for e in items[last:] if e["k"] == "edit" and e["in_step"] and _changes(e) and not e["cleared"]])
-        and all(e.uniform for e in inside)
-    ):
-        # An optimizer that scales in its own step, behind what every hook can see.
-        update.edits += inside
-        update.used = inside[-1].after
+    if uses:
+        _take_inside(update, loop, items[last:])
     return update
+
+
+def _take_inside(update: Update, loop: OptimizerLoop, events: list[Event]) -> None:
+    """An optimizer that scales in its own step, behind what every hook can see."""
+    inside = [e for e in events if e["k"] == "edit" and e["in_step"] and _changes(e) and not e["cleared"]]
+    edits = [_edit(e) for e in inside]
+    clips = [_clip(loop, e, Phase.EFFECTIVE) for e in events if e["k"] == "clip" and e["in_step"] and e.get("by_hand")]
+    if all(e.uniform for e in edits) and (edits or clips):
+        update.edits += edits
+        update.clips += clips
+        update.used = edits[-1].after if edits else clips[-1].after
 
 
 def _makes(e: Event, *, before: bool) -> bool:
@@ -494,6 +534,7 @@ def _edit(e: Event) -> Edit:
         tensors=frozenset(e["tensors"]),
         scaled=counts.get("scaled", 0),
         clamped=counts.get("clamped", 0),
+        shrunk=counts.get("shrunk", 0),
         other=counts.get("other", 0),
         made=counts.get("set", 0),
         factors=tuple(_float(f) for f in e["factors"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,13 @@ def hugging_face_subject(directory: Path, text: Path, seed: int, rank: int) -> S
     except OSError as e:
         raise GradclipError(f"{text}: cannot be read ({e.strerror or e}); expected a text file", hint="--text FILE") from e
     with told_as_theirs(str(directory), "the model was loaded"):
-        from transformers import AutoModelForCausalLM, AutoTokenizer, logging
-
+        hub: Any = import_module("transformers")
         # What it says while loading is no news about the run.
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
+        hub.logging.set_verbosity_error()
+        hub.logging.disable_progress_bar()
         local: Any = {"local_files_only": True, "trust_remote_code": False}
-        tokenizer: Any = AutoTokenizer.from_pretrained(directory, **local)
-        model: Any = AutoModelForCausalLM.from_pretrained(directory, **local).float()
+        tokenizer: Any = hub.AutoTokenizer.from_pretrained(directory, **local)
+        model: Any = hub.AutoModelForCausalLM.from_pretrained(directory, **local).float()
         tokens = torch.tensor(tokenizer(words, verbose=False)["input_ids"], dtype=torch.int64)
     context = min(_CONTEXT, int(getattr(model.config, "max_position_embeddings", _CONTEXT)))
     if len(tokens) <= context:

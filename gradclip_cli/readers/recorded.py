@@ -62,6 +62,8 @@ def read(source: Source, wanted: Wanted) -> Log:
         notes.append("the script was still running when this was read")
     elif part.ended not in ("", "finished"):
         notes.append(f"the script ended so: {part.ended}")
+    if part.header.get("fault"):
+        notes.append(f"what came after was not recorded: {part.header['fault']}")
     rows = _rows_of_one_optimizer(part, notes)
     columns = _columns(part, rows)
     skipped = _column(part, "skipped")[rows] == 1
@@ -69,7 +71,7 @@ def read(source: Source, wanted: Wanted) -> Log:
         count = int(skipped.sum())
         which = "1 update that the loss scaler skipped has" if count == 1 else f"{count:,} updates that the loss scaler skipped have"
         notes.append(f"{which} no gradient norm here")
-    stage, reason = NormStage.PRE_CLIP, "it was taken before clipping"
+    stage, reason = NormStage.PRE_CLIP, "gradclip took it there"
     if GRAD_NORM not in columns and (used := _present(part, "grad_norm_used", rows & (_column(part, "skipped") != 1))) is not None:
         columns[GRAD_NORM] = used
         stage, reason = NormStage.UNKNOWN, ""

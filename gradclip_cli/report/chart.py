@@ -27,7 +27,8 @@ def chart(analysis: Analysis, *, width: int, rows: int = 6) -> list[list[Segment
     Below each panel stands its axis with ▲ at every event and ━ while it lasts; × at the
     top (at the bottom for -inf) are values that are not finite.
     """
-    shown = panels(analysis)
+    # One point is told above the picture, and makes none.
+    shown = [p for p in panels(analysis) if len(p.series) > 1]
     if not shown:
         return []
     first, last = step_range(analysis.run, shown)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradclip_cli.model import Check, Judgement, Severity, Status, Suite, overall
-from gradclip_cli.wording import count
+from gradclip_cli.wording import NUMBERED, count, id_ranges
 
 EXIT_STATUS = {Judgement.PASS: 0, Judgement.FAIL: 1, Judgement.CANNOT_JUDGE: 3}
 TITLE = {Judgement.PASS: "PASS", Judgement.FAIL: "FAIL", Judgement.CANNOT_JUDGE: "CANNOT JUDGE"}
@@ -42,8 +41,6 @@ def word(check: Check) -> str:
 
 
 _WORDS = ("FAIL", "MISSING", "warn", "note")
-# A rule, or a check of the device battery: where it passed, its number is all there is to say.
-_NUMBERED = re.compile(r"[A-Z]+[0-9]{3}")
 
 
 def rows(suite: Suite) -> list[Row]:
@@ -52,14 +49,15 @@ def rows(suite: Suite) -> list[Row]:
     for check in suite.checks:
         by_word.setdefault(word(check), []).append(check)
     table = [Row(w, c.title, c.detail) for w in _WORDS for c in by_word.get(w, ())]
-    by_reason: dict[str, list[str]] = {}
+    by_reason: dict[str, list[Check]] = {}
     for c in by_word.get("skip", ()):
-        by_reason.setdefault(c.detail, []).append(c.id)
-    table += [Row("skip", _ids(ids), reason) for reason, ids in by_reason.items()]
+        by_reason.setdefault(c.detail, []).append(c)
+    table += [Row("skip", cs[0].title if len(cs) == 1 else id_ranges([c.id for c in cs]), reason) for reason, cs in by_reason.items()]
+    # Where a rule or a check of the device battery passed, its number is all there is to say.
     passed = by_word.get("pass", ())
-    table += [Row("pass", c.title, c.detail) for c in passed if not _NUMBERED.fullmatch(c.id)]
-    if numbered := [c.id for c in passed if _NUMBERED.fullmatch(c.id)]:
-        table.append(Row("pass", count(len(numbered), "check"), _ids(numbered)))
+    table += [Row("pass", c.title, c.detail) for c in passed if not NUMBERED.fullmatch(c.id)]
+    if numbered := [c.id for c in passed if NUMBERED.fullmatch(c.id)]:
+        table.append(Row("pass", count(len(numbered), "check"), id_ranges(numbered)))
     return table
 
 
@@ -95,15 +93,3 @@ def verdict_line(suites: Sequence[Suite]) -> str:
     what = ", ".join(f"{n} {w}" for n, w in zip(num, words, strict=True) if n)
     of = f" ({what})" if len(suites) > 1 else ""
     return f"{TITLE[judgement]}{of}, exit status {EXIT_STATUS[judgement]}"
-
-
-def _ids(ids: Sequence[str]) -> str:
-    """Ids in a row, three and more that follow one another as from-to: "GC101, GC103-GC107"."""
-    parts: list[list[str]] = []
-    for i in ids:
-        follows = parts and _NUMBERED.fullmatch(i) and parts[-1][-1] == f"{i[:-3]}{int(i[-3:]) - 1:03}"
-        if follows:
-            parts[-1].append(i)
-        else:
-            parts.append([i])
-    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 2 else ", ".join(part) for part in parts)

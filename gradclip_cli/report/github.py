@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradclip_cli.model import Check, Severity, Status, Suite, overall
+from gradclip_cli.report.check_wording import rows
 from gradclip_cli.report.escape import visible
 
 _COMMAND = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
@@ -23,8 +24,9 @@ def render_github(suites: Sequence[Suite]) -> str:
         failed = sorted((c for c in suite.checks if c.status is Status.FAIL), key=lambda c: not c.counts)
         lines += [_annotation(_COMMAND[c.severity], c, f"{name}: {visible(c.detail)}") for c in failed]
         lines += [_annotation("error", c, f"{name}: could not be judged: {visible(c.detail)}") for c in suite.checks if c.missing]
-        if skipped := [f"{visible(c.title)}: {visible(c.detail)}" for c in suite.checks if c.status is Status.SKIP and not c.missing]:
-            lines.append(f"::notice title={len(skipped)} that could not judge::{_data(chr(10).join([name, *skipped]))}")
+        if skipped := [c for c in suite.checks if c.status is Status.SKIP and not c.missing]:
+            reasons = [f"{visible(row.check)}: {visible(row.detail)}" for row in rows(suite) if row.word == "skip"]
+            lines.append(f"::notice title={len(skipped)} that could not judge::{_data(chr(10).join([name, *reasons]))}")
     checks = [c for s in suites for c in s.checks]
     lines.append(f"gradclip: {overall(suites)}: {sum(c.counts for c in checks)} of {len(checks)} checks failed")
     return "\n".join(lines) + "\n"

@@ -115,7 +115,7 @@ def panels(analysis: Analysis) -> list[Panel]:
         result.append(
             Panel(
                 "gradient norm",
-                ("exploding step", "exploding steps"),
+                ("explosion", "explosions"),
                 norm,
                 _norm_scale(norm.values),
                 tuple(marks),

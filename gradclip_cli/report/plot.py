@@ -261,7 +261,7 @@ def _legend(place: Place, drawn: list[Panel], footer: str) -> None:
         handles.append(Line2D([], [], color=USUAL, linewidth=1.2, label="usual level"))
         handles.append(Patch(facecolor=USUAL, alpha=0.15, label="up to the alarm bound"))
     if any(p.marks for p in drawn):
-        handles.append(Line2D([], [], color=ALARM, marker="v", markersize=6, linewidth=1.2, label="exploding step, spike"))
+        handles.append(Line2D([], [], color=ALARM, marker="v", markersize=6, linewidth=1.2, label="explosion, spike"))
     if any(not np.isfinite(p.series.values).all() for p in drawn):
         handles.append(Line2D([], [], color=TEXT, marker="x", markersize=5, linewidth=0, label="not a finite number"))
     if drawn:

@@ -15,7 +15,7 @@ from gradclip_cli.report import replay_wording
 from gradclip_cli.report.canvas import ALARM, GRID, QUIET, SERIES, TEXT, USUAL, Place, write_picture
 from gradclip_cli.report.decimate import Floats, line, since
 from gradclip_cli.report.escape import visible
-from gradclip_cli.report.ticks import step_ticks
+from gradclip_cli.report.ticks import power_label, step_ticks
 from gradclip_cli.wording import number
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _log(axes: Axes, values: Floats) -> None:
         wide = positive.max() > _MANY_TICKS_RATIO * positive.min()
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
         axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power_label(value)))
 
 
 def _shares(axes: Axes, replay: Replay) -> None:

@@ -8,12 +8,12 @@ from gradclip_cli.model import Replay, Severity
 from gradclip_cli.report import replay_wording
 from gradclip_cli.report.escape import visible
 from gradclip_cli.report.page import Page, grid, heading
+from gradclip_cli.report.wording import more
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _STYLE = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: ""}
-_MOST_FINDINGS = 12
 _LONGEST_NAME = 60
 
 
@@ -58,10 +58,11 @@ def _findings(console: Console, replay: Replay) -> None:
         return
     heading(console, "Findings")
     table = grid(False, True)
-    for f in replay.findings[:_MOST_FINDINGS]:
+    shown, left_out = replay_wording.findings(replay)
+    for f in shown:
         rule = Text.assemble((f"{f.rule} {f.severity.value}", _STYLE[f.severity]), "\n", (f.name, "dim"))
         where = "" if f.first_step is None else f"step {f.first_step:,}: " if f.first_step == f.last_step else ""
         table.add_row(rule, Text(visible(where + f.message)))
     console.print(table)
-    if len(replay.findings) > _MOST_FINDINGS:
-        console.print(Text(f"+{len(replay.findings) - _MOST_FINDINGS:,} more: --format json lists them all", style="dim"))
+    if left_out:
+        console.print(Text(more(left_out), style="dim"))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from gradclip_cli.model import NormStage, Replay, ReplayStep
+from gradclip_cli.model import Finding, NormStage, Replay, ReplayStep
 from gradclip_cli.wording import count, number, span
 
 # A report for people: what is longer is in the JSON.
 _MOST_STEPS = 16
 _MOST_BARS = 24
+_MOST_OF_A_RULE = 3
 _HOW = {
     "global": "global norm",
     "per-tensor": "each tensor on its own",
@@ -56,6 +58,17 @@ def tables(replay: Replay) -> list[Rows]:
     shown = _shown(replay.steps)
     wanted = (_norms(replay, shown), _updates(replay, shown), _others(replay), _bounds(replay), _histogram(replay))
     return [rows for rows in wanted if rows is not None]
+
+
+def findings(replay: Replay) -> tuple[list[Finding], dict[str, int]]:
+    """The findings a report for people shows, and how many of each rule it leaves out."""
+    seen = Counter[str]()
+    shown = []
+    for f in replay.findings:
+        seen[f.rule] += 1
+        if seen[f.rule] <= _MOST_OF_A_RULE:
+            shown.append(f)
+    return shown, {rule: n - _MOST_OF_A_RULE for rule, n in seen.items() if n > _MOST_OF_A_RULE}
 
 
 def _shown(steps: Sequence[ReplayStep]) -> list[ReplayStep]:

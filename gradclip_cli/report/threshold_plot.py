@@ -144,7 +144,7 @@ def _thresholds(axes: Axes, s: Suggestion, scale: Scale) -> None:
         middle = min(max((at - low) / (high - low), half), 1 - half)
         row = _UPPER if c.label in _MARKED else _LOWER
         if all(middle + half < start or stop < middle - half for start, stop in taken[row]):
-            taken[row].append((middle - half, middle + half + _APART))
+            taken[row].append((middle - half - _APART, middle + half + _APART))
             weight = "bold" if c.label == "recommended" else "normal"
             axes.text(middle, row, label, transform=axes.transAxes, color=color, fontsize=8, ha="center", fontweight=weight)
 

@@ -50,7 +50,7 @@ def _log_ticks(low: float, high: float) -> Ticks:
     decades = range(math.floor(low), math.ceil(high) + 1)
     stride = max(1, math.ceil((high - low) / 7))
     ticks = [m * 10.0**d for d in decades if d % stride == 0 and -308 <= d <= 307 for m in ((1, 2, 5) if high - low < 2.6 else (1,))]
-    return ticks, [_power(t) for t in ticks]
+    return ticks, [power_label(t) for t in ticks]
 
 
 def _asinh_ticks(scale: Scale, low: float, high: float) -> Ticks:
@@ -60,10 +60,11 @@ def _asinh_ticks(scale: Scale, low: float, high: float) -> Ticks:
     stride = max(1, math.ceil((high - low) / math.log(10) / 6))
     powers = [10.0**d for d in range(max(least, -307), min(most, 308) + 1, stride)]
     ticks = [-p for p in reversed(powers)] + [0.0] + powers
-    return ticks, [_power(t) for t in ticks]
+    return ticks, [power_label(t) for t in ticks]
 
 
-def _power(value: float) -> str:
+def power_label(value: float) -> str:
+    """A round number in few characters: 100, 0.01, 1e7."""
     if value == 0 or 1e-3 <= abs(value) < 1e5:
         return number(value, 4)
     digit, _, exponent = f"{value:.0e}".partition("e")

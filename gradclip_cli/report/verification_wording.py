@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradclip_cli.model import Check, Finding, Judgement, Suite, Verification
 from gradclip_cli.report.check_wording import EXIT_STATUS, TITLE, Row, tally, word
-from gradclip_cli.wording import count
+from gradclip_cli.wording import count, id_ranges
 
 
 def title(verification: Verification) -> str:
@@ -30,7 +30,7 @@ def table(verification: Verification) -> list[Row]:
     for check in verification.checks:
         by_answer.setdefault((word(check), check.detail), []).append(check)
     rows = [
-        Row(said, f"{checks[0].id} {checks[0].name}" if len(checks) == 1 else ", ".join(c.id for c in checks), detail)
+        Row(said, f"{checks[0].id} {checks[0].name}" if len(checks) == 1 else id_ranges([c.id for c in checks]), detail)
         for (said, detail), checks in by_answer.items()
     ]
     return sorted(rows, key=lambda r: _ORDER.index(r.word))

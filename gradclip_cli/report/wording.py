@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from gradclip_cli.model import (
     Verdict,
     WhatIf,
 )
-from gradclip_cli.wording import count, number, span, times
+from gradclip_cli.wording import count, id_ranges, number, span, times
 
 _STAGE = {
     NormStage.PRE_CLIP: "before clipping",
@@ -46,6 +45,8 @@ _DECIDING = {
     Verdict.STABLE: (),
     Verdict.CANNOT_JUDGE: ("GC306",),
 }
+# Rules after which the next question is what max_norm should be.
+_THRESHOLD_RULES = ("GC101", "GC201", "GC410")
 _SEVERITIES = list(Severity)
 # Evidence that stands in for the steps of a finding where the log has none.
 _ROWS = ("first_row", "last_row")
@@ -176,7 +177,7 @@ def evidence(finding: Finding) -> list[str]:
         if finding.led_by.first_step is not None:
             led += f" at step {finding.led_by.first_step:,}"
         if finding.led_by.lead_steps is not None:
-            led += f", {count(finding.led_by.lead_steps, 'step')} before"
+            led += f", {count(finding.led_by.lead_steps, 'step')} before" if finding.led_by.lead_steps else ", in the same step"
         parts.append(led)
     return parts
 
@@ -186,16 +187,7 @@ def skipped(rules: Sequence[Skipped]) -> list[tuple[str, str]]:
     by_reason: dict[str, list[str]] = {}
     for s in rules:
         by_reason.setdefault(s.reason, []).append(s.rule)
-    return [(", ".join(_id_ranges(ids)), reason) for reason, ids in by_reason.items()]
-
-
-def _id_ranges(ids: Sequence[str]) -> list[str]:
-    """Three or more rules with consecutive numbers become one range: GC401–GC419."""
-    out: list[str] = []
-    for _, group in groupby(enumerate(ids), key=lambda item: int(item[1].removeprefix("GC")) - item[0]):
-        of_range = [rule for _, rule in group]
-        out += of_range if len(of_range) < 3 else [f"{of_range[0]}–{of_range[-1]}"]
-    return out
+    return [(id_ranges(ids), reason) for reason, ids in by_reason.items()]
 
 
 def next_commands(analysis: Analysis) -> list[tuple[str, str]]:
@@ -205,9 +197,20 @@ def next_commands(analysis: Analysis) -> list[tuple[str, str]]:
         finding = _deciding(analysis) or min(analysis.findings, key=lambda f: _SEVERITIES.index(f.severity))
         commands.append((f"gradclip explain {finding.rule}", "what it means and what to do"))
     source = analysis.run.source
-    if source.isprintable() and len(source) <= _LONGEST_SOURCE and "#" not in source and analysis.run.series:
+    typable = source.isprintable() and len(source) <= _LONGEST_SOURCE and "#" not in source
+    if typable and _needs_threshold(analysis):
+        commands.append((f"gradclip suggest-threshold {shlex.quote(source)}", "what max_norm should be"))
+    if typable and analysis.run.series:
         commands.append((f"gradclip analyze {shlex.quote(source)} --plot run.png", "the large picture"))
     return commands
+
+
+def _needs_threshold(analysis: Analysis) -> bool:
+    """Whether another bound may be the remedy, and the norms are such that one can be taken from them."""
+    norm = analysis.run.grad_norm
+    if norm is None or norm.sampling is Sampling.WINDOW_MEAN or analysis.run.norm_stage is NormStage.POST_CLIP:
+        return False
+    return any(f.rule in _THRESHOLD_RULES for f in analysis.findings)
 
 
 def what_if(analysis: Analysis, finding: Finding) -> str:
@@ -338,8 +341,14 @@ def _stable(analysis: Analysis) -> str:
     else:
         sentence = f"{_capital(events)} in {steps_logged(run)}."
     # Stable says nothing of a threshold that does not fit, a growing norm or a damaged file.
-    warned = dict.fromkeys(f"{f.name} ({f.rule})" for f in analysis.findings if f.severity is not Severity.INFO)
-    return f"{sentence} But see {', '.join(warned)}." if warned else sentence
+    return sentence + _but_see(analysis)
+
+
+def _but_see(analysis: Analysis) -> str:
+    """Warnings and errors beside what made the verdict, "" where there are none."""
+    deciding = _DECIDING[analysis.verdict]
+    warned = dict.fromkeys(f"{f.name} ({f.rule})" for f in analysis.findings if f.severity is not Severity.INFO and f.rule not in deciding)
+    return f" But see {', '.join(warned)}." if warned else ""
 
 
 def _limits(analysis: Analysis) -> list[str]:
@@ -382,7 +391,7 @@ def _gap(run: Run, series: Series) -> str | None:
 def _cannot_judge(analysis: Analysis) -> str:
     reason = _quote(analysis) or next((s.reason for rule in ("GC103", "GC102", "GC101") for s in analysis.skipped if s.rule == rule), "")
     reason = reason.rstrip(".") or "it holds neither a loss nor a gradient norm with enough points"
-    return f"This log is no basis for a verdict. {_capital(reason)}."
+    return f"This log is no basis for a verdict. {_capital(reason)}.{_but_see(analysis)}"
 
 
 def _sentence(text: str) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from gradclip_cli.model import LOSS_SCALE, TENSOR_PREFIX, Detection, Hit, Lead, Run, Series, Severity, Spike
 from gradclip_cli.rules.batch import batch_of
-from gradclip_cli.rules.wording import Unjudged, number, place, times, unit
+from gradclip_cli.rules.wording import Unjudged, count, number, place, times, unit
 
 # Non-finite stretches are reported one by one up to this many; beyond, as one finding with the count.
 _MAX_STRETCHES = 5
@@ -259,7 +259,7 @@ def _nonfinite(run: Run, series: Series, what: str) -> list[Hit]:
     else:
         groups = [(int(a), int(b) - 1, 1) for a, b in stretches]
     hits = []
-    for a, b, count in groups:
+    for a, b, num_stretches in groups:
         values = series.values[a : b + 1][bad[a : b + 1]]
         num_nan = int(np.isnan(values).sum())
         kinds = "nan" if num_nan == len(values) else "inf" if num_nan == 0 else "nan and inf"
@@ -272,8 +272,8 @@ def _nonfinite(run: Run, series: Series, what: str) -> list[Hit]:
         else:
             times_text = f"{len(values):,} times" if len(values) > 1 else "once"
             text = f"the {what} is {kinds} {times_text}"
-            if count > 1:
-                text += f" in {count} stretches"
+            if num_stretches > 1:
+                text += f" in {num_stretches} stretches"
             if to_end and len(values) > 1:
                 text += ", to the end of the log"
             elif to_end:
@@ -282,7 +282,7 @@ def _nonfinite(run: Run, series: Series, what: str) -> list[Hit]:
         if skipped is not None and skipped[a : b + 1][bad[a : b + 1]].all() and not to_end:
             text += "; the loss scaler skipped these steps"
             severity = Severity.INFO
-        evidence = {"num_nonfinite": len(values), "num_nan": num_nan, "num_stretches": count}
+        evidence = {"num_nonfinite": len(values), "num_nan": num_nan, "num_stretches": num_stretches}
         hits.append(Hit(text, first, last, evidence, severity=severity))
     return hits
 
@@ -358,7 +358,7 @@ def vanishing_norm(run: Run, found: Detection) -> list[Hit]:
     norm = run.series["grad_norm"]
     finite = np.isfinite(norm.values)
     if np.count_nonzero(finite) < _VANISHED_POINTS:
-        raise Unjudged(f"only {int(finite.sum())} finite gradient norms; it takes {_VANISHED_POINTS}")
+        raise Unjudged(f"only {count(int(finite.sum()), 'finite gradient norm')}; it takes {_VANISHED_POINTS}")
     positive = norm.values[finite & (norm.values > 0)]
     # Halved: the sum of two float64 may not be one.
     bound = max(_VANISHED, _VANISHED_FRACTION * 2 * float(np.median(positive / 2))) if len(positive) else _VANISHED

@@ -6,7 +6,7 @@ import numpy as np
 
 from gradclip_cli.detect import detect
 from gradclip_cli.model import GRAD_NORM, LOSS, LR, Detection, Hit, NormStage, Rewind, Run, Sampling, Series, Severity
-from gradclip_cli.rules.wording import Unjudged, number, place, unit
+from gradclip_cli.rules.wording import Unjudged, count, number, place, unit
 
 MIN_ROWS = 30
 
@@ -31,7 +31,7 @@ def sparse_log(run: Run, found: Detection) -> list[Hit]:
     if not run.steps_known:
         raise Unjudged("the log has no step counter")
     if len(series) < 3:
-        raise Unjudged(f"only {len(series)} logged points")
+        raise Unjudged(f"only {count(len(series), 'logged point')}")
     spacing = float(np.median(np.diff(series.steps)))
     if spacing < 2:
         return []

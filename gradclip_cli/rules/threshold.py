@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradclip_cli.model import Detection, Hit, NormStage, Run, Severity, Values
-from gradclip_cli.rules.wording import Unjudged, number, times
+from gradclip_cli.rules.wording import Unjudged, count, number, times
 
 _ALWAYS_FRACTION = 0.9
 _MIN_POINTS = 30
@@ -107,5 +107,5 @@ def _norms_and_bound(run: Run, min_points: int = _MIN_POINTS) -> tuple[Values, f
     values = run.series["grad_norm"].values
     norms = values[np.isfinite(values)]
     if len(norms) < min_points:
-        raise Unjudged(f"only {len(norms)} finite gradient norms; it takes {min_points}")
+        raise Unjudged(f"only {count(len(norms), 'finite gradient norm')}; it takes {min_points}")
     return norms, run.max_norm

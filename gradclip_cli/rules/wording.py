@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradclip_cli.model import Run
 from gradclip_cli.wording import count, number, span, times
 
-__all__ = ["Unjudged", "number", "place", "times", "unit"]
+__all__ = ["Unjudged", "count", "number", "place", "times", "unit"]
 
 
 class Unjudged(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -47,6 +48,45 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
     except OSError:
         os.ftruncate(fd, size)
         raise
+
+
+class Opened:
+    """A file that stays open for as long as a script runs, which may close descriptors that are not its own, and open others in their place.
+
+    Attributes:
+        fd: The descriptor.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._file = _identity(fd)
+
+    def append(self, data: bytes | memoryview) -> None:
+        """See `write_all`.
+
+        Raises:
+            OSError: Also where the descriptor is another file's by now.
+        """
+        self._check()
+        write_all(self.fd, data)
+
+    def close(self) -> None:
+        """Close it.
+
+        Raises:
+            OSError: Where the descriptor is another file's by now.
+        """
+        self._check()
+        os.close(self.fd)
+
+    def _check(self) -> None:
+        if _identity(self.fd) != self._file:
+            raise OSError(errno.EBADF, "the script closed our file")
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 def replace(path: Path, data: bytes) -> None:

@@ -58,7 +58,7 @@ class RunWriter:
         self._part = part_folder(directory, rank)
         own = {"schema": SCHEMA, "gradclip_version": __version__, "rank": rank, "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         self._header: dict[str, Any] = own | dict(header)
-        self._fds: dict[str, int] = {}
+        self._fds: dict[str, files.Opened] = {}
         self._speaks_for_all = False
         self._num_tensors = 0
         # A forked child has the descriptors too, but writes nothing.
@@ -71,7 +71,7 @@ class RunWriter:
             self._speaks_for_all = rank == 0 or not os.path.lexists(directory / RUN_FILE)
             self._replace_header()
             self._append(UPDATES_FILE, b"")
-            _lock(self._fds[UPDATES_FILE])
+            _lock(self._fds[UPDATES_FILE].fd)
 
     @property
     def header(self) -> Mapping[str, Any]:
@@ -126,9 +126,9 @@ class RunWriter:
         """How it ended; nothing can be written afterwards."""
         self.set_header(ended=ended)
         self._broken = True
-        for fd in self._fds.values():
+        for opened in self._fds.values():
             with suppress(OSError):
-                os.close(fd)
+                opened.close()
         self._fds.clear()
 
     @contextmanager
@@ -146,8 +146,8 @@ class RunWriter:
         if not self._can_write():
             return
         if name not in self._fds:
-            self._fds[name] = files.create((beside or self._part) / name)
-        files.write_all(self._fds[name], data)
+            self._fds[name] = files.Opened(files.create((beside or self._part) / name))
+        self._fds[name].append(data)
 
     def _replace_header(self) -> None:
         if not self._can_write():
@@ -158,7 +158,7 @@ class RunWriter:
             files.replace(self.directory / RUN_FILE, data)
 
 
-def _events_name(fds: Mapping[str, int]) -> str:
+def _events_name(fds: Mapping[str, object]) -> str:
     opened = next((name for name in fds if EVENTS.fullmatch(name)), None)
     return opened or f"events.out.tfevents.{int(time.time())}.{platform.node()}.{os.getpid()}{EVENTS_SUFFIX}"
 

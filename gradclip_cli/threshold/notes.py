@@ -83,7 +83,8 @@ def _of_run(e: Evidence, s: Suggestion) -> Iterator[str]:
     known = e.run.steps_known
     left = f"{count(e.excluded.aftermath, 'norm')} {{}} {_are(e.excluded.aftermath)} left out"
     if e.diverged_at is not None:
-        yield f"the run diverged at {place(known, e.diverged_at)}; {left.format('from there on')}"
+        from_there = f"; {left.format('from there on')}" if e.excluded.aftermath else ""
+        yield f"the run diverged at {place(known, e.diverged_at)}{from_there}"
     elif e.excluded.aftermath:
         yield left.format("around explosions and loss spikes")
     if e.start.rows:

@@ -9,7 +9,8 @@ sharded parameter the local shard.
     backward   scale (the loss scale in the loss, 1 where none), changed {o: [tensor]}, norms {o: norm after}, in_step
     clip       how (norm|value), bound, p, returned, given, tensors, repeated, empty (tensors without gradient),
                foreign, foreign_gradients, copies, before/after {o: norm}, factors {o: [smallest, largest]},
-               scaled {o: scale still in the gradients}, in_backward, in_step, raised
+               scaled {o: scale still in the gradients}, in_backward, in_step, behind_update (in a step that has written
+               the parameters), raised
     measure    returned, given, p          a norm was computed by `get_total_norm` and nothing was scaled by it
     edit       o, stack, tensors, change counts, factors, clamp, before, after, norms   gradients changed by no call that we know
     unscale    o, scale, automatic
@@ -30,15 +31,13 @@ from typing import Any
 
 import torch
 
+from gradclip_cli.watch.hook import hook
 from gradclip_cli.watch.registry import Registry
 from gradclip_cli.watch.sites import call_site, user_stack
 from gradclip_cli.watch.states import Change, State, compare, state_of
 from gradclip_cli.watch.window import Window
 
 Event = dict[str, Any]
-
-# `torch.compiler.disable`, put off to the first call: what a compiled function calls between its graphs would be compiled too.
-not_compiled = torch._disable_dynamo
 # Options by which optimizer classes clip on their own, out of sight.
 _INSIDE = ("max_grad_norm", "clip_grad_norm", "grad_clip", "gradient_clipping", "percentile_clipping", "clip_threshold", "max_norm")
 
@@ -52,7 +51,7 @@ class _Step:
 
     o: int
     in_backward: bool
-    started_backwards: int
+    versions: int  # of the parameters when the step began or a backward within it ended: they grow when they are written
     inner_used: bool = False
     evaluations: int = 0
     clipped_inside: bool = False
@@ -94,18 +93,21 @@ class Observer:
         on_use: Called right before an optimizer uses its gradients with its number and whether it is a
             further evaluation of a closure; measures for the recorded series.
         on_update: Called when a step is over.
+        on_fault: Called with what a hook raised; from then on nothing is told.
     """
 
     emit: Callable[[Event], None]
     exact_updates: float
     on_use: Callable[[int, torch.optim.Optimizer, Event], None]
     on_update: Callable[[int], None]
+    on_fault: Callable[[Exception], None]
+    failed: bool = False
+    lock: threading.RLock = field(default_factory=threading.RLock)
     registry: Registry = field(default_factory=Registry)
     updates: int = 0
     steps_begun: int = 0
     _told: set[int] = field(default_factory=set)
     _states: dict[int, State | None] = field(default_factory=dict)
-    _backwards: int = 0
     _scaled: dict[int, float | torch.Tensor] = field(default_factory=dict)  # o -> scale still in its gradients
     _threads: dict[int, _Here] = field(default_factory=dict)
     _last_here: _Here = field(default_factory=_Here)
@@ -135,7 +137,7 @@ class Observer:
 
     # --- what hooks call
 
-    @not_compiled
+    @hook
     def optimizer(self, optimizer: torch.optim.Optimizer) -> int:
         """Take an optimizer in, or its new parameters."""
         o, new = self.registry.optimizer(optimizer)
@@ -156,23 +158,24 @@ class Observer:
         self._say("optimizer", o=o, **{"class": type(optimizer).__qualname__}, tensors=owned, sharded=sharded, ranks=ranks, inside=inside)
         self._told.add(o)
 
-    @not_compiled
+    @hook
     def backward_begins(self) -> None:
         """Before the engine runs: changes by hand since the last point belong to what came before."""
         self._look()
         self._close_window()
         self._here.backward_depth += 1
 
-    @not_compiled
+    @hook
     def backward_failed(self) -> None:
         """The engine raised."""
         self._here.backward_depth -= 1
 
-    @not_compiled
+    @hook
     def backward_ends(self, roots: Any) -> None:
         """After the engine ran."""
         self._here.backward_depth -= 1
-        self._backwards += 1
+        for step in self._here.steps:
+            step.versions = self._versions(step.o)
         loss = roots if isinstance(roots, torch.Tensor) else next(iter(roots), None) if isinstance(roots, Iterable) else None
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             if self._here.losses_taken:
@@ -192,18 +195,18 @@ class Observer:
         self._here.scale = 1.0
         self._open_window()
 
-    @not_compiled
+    @hook
     def scaled_loss(self, scale: float | torch.Tensor) -> None:
         """A loss was multiplied by a loss scale."""
         self._here.scale = scale
 
-    @not_compiled
+    @hook
     def norm_begins(self) -> None:
         """Before torch computes a total norm."""
         self._pause_window()
         self._look()
 
-    @not_compiled
+    @hook
     def norm_computed(self, total: torch.Tensor | None, gradients: list[torch.Tensor], p: float) -> None:
         """After it did; `total` is None where it raised because of a non-finite norm."""
         self._settle_norm()
@@ -218,13 +221,13 @@ class Observer:
             self._here.window.took_norm(total)
         self._here.norm = _Norm(total, given, p, site)
 
-    @not_compiled
+    @hook
     def clip_begins(self) -> None:
         """Before gradients are scaled or clamped by torch."""
         self._pause_window()
         self._look()
 
-    @not_compiled
+    @hook
     def clip_ends(
         self,
         how: str,
@@ -276,17 +279,18 @@ class Observer:
                 scalings = [f for _, c, f in changes if c is Change.SCALED]
                 factors[o] = [min(scalings), max(scalings)] if scalings else []
             event |= {"before": before, "after": after, "factors": factors, "copies": copies}
+        event["behind_update"] = bool(self._here.steps) and self._here.steps[-1].versions != self._versions(self._here.steps[-1].o)
         for step in self._here.steps:
-            step.clipped_inside = True
+            step.clipped_inside |= not event["behind_update"]
         self._say("clip", site=norm.site if norm else call_site(), **event)
         self._open_window()
 
-    @not_compiled
+    @hook
     def unscale_begins(self) -> None:
         """Before a scaler divides gradients."""
         self._look()
 
-    @not_compiled
+    @hook
     def unscale_ends(self, optimizer: torch.optim.Optimizer, scale: float | torch.Tensor, *, automatic: bool) -> None:
         """After it did."""
         groups = getattr(optimizer, "param_groups", [])
@@ -299,7 +303,7 @@ class Observer:
             self._say("unscale", o=o, scale=scale, automatic=automatic)
         self._open_window()
 
-    @not_compiled
+    @hook
     def zero_begins(self) -> None:
         """Before `zero_grad`."""
         self._look()
@@ -307,14 +311,14 @@ class Observer:
         unused = not self.exact and self._here.losses and not self._here.losses_taken
         self._here.unused = {i for i, _ in self.registry.parameters() if self._gradient(i) is not None} if unused else set()
 
-    @not_compiled
+    @hook
     def zeroed(self) -> None:
         """After it."""
         self._look(zero=True)
         if self._here.unused:
             self._tell_cleared()
 
-    @not_compiled
+    @hook
     def skipped(self, optimizer: torch.optim.Optimizer, scale: float | torch.Tensor) -> None:
         """A scaler found inf or nan and did not call `step`."""
         o = self.optimizer(optimizer)
@@ -324,7 +328,7 @@ class Observer:
         self.updates += 1
         self.on_update(o)
 
-    @not_compiled
+    @hook
     def step_begins(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
         """At the door of `step`, before the hooks of others."""
         self._settle_norm()
@@ -336,10 +340,10 @@ class Observer:
         self.steps_begun += 1
         if threading.get_ident() in self._threads:
             self._stepped_in[o] = threading.get_ident()
-        self._here.steps.append(_Step(o, self._here.backward_depth > 0, self._backwards))
+        self._here.steps.append(_Step(o, self._here.backward_depth > 0, self._versions(o)))
         self._say("enter", o=o, closure=closure, in_backward=self._here.backward_depth > 0)
 
-    @not_compiled
+    @hook
     def step_uses(self, optimizer: torch.optim.Optimizer) -> None:
         """Behind all hooks, right before the optimizer's own code, or when a closure has returned."""
         if not self._here.steps:
@@ -349,7 +353,7 @@ class Observer:
         self._look()
         self._use(step, optimizer)
 
-    @not_compiled
+    @hook
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """Behind `step`."""
         if not self._here.steps:
@@ -375,13 +379,17 @@ class Observer:
 
     def begin_again(self) -> None:
         """In a forked child: what the parent saw is the parent's."""
+        # Another thread of the parent's may have held it.
+        self.lock = threading.RLock()
+        self.failed = False
         self._close_window()
         self.registry = Registry()
-        self.updates = self._backwards = 0
+        self.updates = 0
         for held in (self._told, self._states, self._scaled, self._threads, self._stepped_in):
             held.clear()
         self._last_here = _Here()
 
+    @hook
     def finish(self) -> None:
         """Nothing more comes."""
         self._close_window()
@@ -426,6 +434,9 @@ class Observer:
         if not step.used or again or step.evaluations > 1:
             self.on_use(step.o, optimizer, event)
         step.used = True
+
+    def _versions(self, o: int) -> int:
+        return sum(p._version for i in self.registry.owned[o] if (p := self.registry.parameter(i)) is not None)
 
     def _gradient(self, i: int) -> torch.Tensor | None:
         parameter = self.registry.parameter(i)
@@ -487,7 +498,7 @@ class Observer:
                 after=after[o],
                 zero=zero,
                 in_step=bool(self._here.steps),
-                site=call_site() if zero or self._here.window is None else self._here.window.wrote,
+                site=call_site() if zero or self._here.steps or self._here.window is None else self._here.window.wrote,
                 stack=[] if self._here.window is None else self._here.window.stack,
             )
 

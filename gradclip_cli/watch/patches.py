@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo as not_compiled
 from torch.nn.utils import clip_grad
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from gradclip_cli.watch.observer import Observer, not_compiled
+from gradclip_cli.watch.observer import Observer
 
 _ABSENT = object()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -88,6 +89,8 @@ class Recorder:
         self._num_tensors = 0
         self._max_norm: float | None = None
         self.observer: Observer | None = None
+        # Loops in several threads share the trace and the file.
+        self._lock = threading.Lock()
 
     @property
     def writer(self) -> RunWriter:
@@ -96,11 +99,17 @@ class Recorder:
             self._writer = self._make_writer()
         return self._writer
 
+    def set_header(self, **values: Any) -> None:
+        """Add to the header, where there is one."""
+        if self._writer is not None:
+            self._writer.set_header(**values)
+
     # --- what the observer calls
 
     def event(self, event: Event) -> None:
         """Take an event of the trace."""
-        self._update_events.append(event)
+        with self._lock:
+            self._update_events.append(event)
         kind = event["k"]
         if (
             kind == "clip"
@@ -139,11 +148,12 @@ class Recorder:
 
     def update(self, o: int) -> None:
         """The step is over."""
-        self._add(self._currents.pop(self._thread, None))
-        self._clips.pop(self._thread, None)
-        self._keep_events()
-        if self._every_update or len(self._rows) >= _BLOCK_UPDATES or time.monotonic() - self._written_at > _BLOCK_S:
-            self.flush()
+        with self._lock:
+            self._add(self._currents.pop(self._thread, None))
+            self._clips.pop(self._thread, None)
+            self._keep_events()
+            if self._every_update or len(self._rows) >= _BLOCK_UPDATES or time.monotonic() - self._written_at > _BLOCK_S:
+                self.flush()
 
     @property
     def _thread(self) -> int:

@@ -40,13 +40,20 @@ def call_site() -> str | None:
 
 
 def user_stack() -> list[str]:
-    """The user's own frames, innermost first, each as `file:line:function`: in which order a function calls things is told by its lines."""
-    frames = []
+    """The user's own frames, innermost first, each as `file:line:function`: in which order a function calls things is told by its lines.
+
+    Without one that leaves a `with`: its line is where that began.
+    """
+    frames: list[str] = []
     frame: FrameType | None = sys._getframe(1)
+    leaves = False
     while frame is not None and len(frames) < _DEEPEST:
         file = frame.f_code.co_filename
-        if not _is_ours(file) and not file.startswith(_TORCH) and not os.path.realpath(file).startswith(_LIBRARY):
-            frames.append(_written(frame))
+        if not _is_ours(file) and not file.startswith(_TORCH) and not _real(file).startswith(_LIBRARY):
+            if not leaves:
+                frames.append(_written(frame))
+            leaves = False
+        leaves |= frame.f_code.co_name in ("__exit__", "__aexit__")
         frame = frame.f_back
     return frames
 

@@ -43,13 +43,13 @@ class State:
 
 
 def local(gradient: torch.Tensor) -> torch.Tensor:
-    """The dense values this process holds: the shard of a DTensor, the values of a sparse gradient."""
+    """The dense values this process holds: the shard of a DTensor, the values of a sparse gradient, both parts of complex numbers."""
     gradient = gradient.detach()
     if hasattr(gradient, "to_local"):
         gradient = gradient.to_local()
     if gradient.layout != torch.strided:
         gradient = gradient.coalesce().values() if gradient.layout == torch.sparse_coo else gradient.values()
-    return gradient
+    return torch.view_as_real(gradient.resolve_conj()) if gradient.is_complex() else gradient
 
 
 def state_of(gradient: torch.Tensor, divide_by: float = 1.0) -> State:
@@ -88,6 +88,7 @@ class Change(StrEnum):
     SET = "set"  # was None or all zero
     SCALED = "scaled"
     CLAMPED = "clamped"
+    SHRUNK = "shrunk"  # elements got smaller, by factors that differ: rows clipped one by one
     OTHER = "other"
 
 
@@ -114,4 +115,11 @@ def compare(before: State | None, after: State | None) -> tuple[Change, float]:
     bound = after.largest
     if bound < before.largest and np.allclose(np.clip(before.sample, -bound, bound), after.sample, rtol=tolerance, atol=0):
         return Change.CLAMPED, bound
-    return Change.OTHER, float("nan")
+    return (Change.SHRUNK if _is_smaller(before, after, tolerance) else Change.OTHER), float("nan")
+
+
+def _is_smaller(before: State, after: State, tolerance: float) -> bool:
+    """Every element kept its sign, and none grew; some got smaller without being cut off."""
+    ratios = np.divide(after.sample, before.sample, out=np.where(after.sample == 0, 1.0, np.nan), where=before.sample != 0)
+    smaller = (ratios > tolerance) & (ratios < 1 - tolerance)
+    return bool((ratios >= 0).all() and (ratios <= 1 + tolerance).all() and smaller.any())

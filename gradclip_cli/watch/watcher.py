@@ -110,7 +110,7 @@ class Watcher:
             raise GradclipError("this process is being watched already; one watcher at a time", hint="end the other one first")
         on_cpu = not torch.accelerator.is_available() if hasattr(torch, "accelerator") else not torch.cuda.is_available()
         exact_updates = math.inf if self._exact else _EXACT_AT_FIRST if on_cpu else 0
-        self._observer = Observer(self._event, exact_updates, self._use, self._update)
+        self._observer = Observer(self._event, exact_updates, self._use, self._update, self._fault)
         self._recorder.observer = self._observer
         patches = Patches(self._observer)
         patches.install()
@@ -129,7 +129,13 @@ class Watcher:
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
-        self._recorder.close(ended)
+        with self._observer.lock:
+            try:
+                self._recorder.close(ended)
+            except Exception as e:  # noqa: BLE001 - numbers may come from tensors of any kind
+                self._tell_fault(e)
+                # What could not be written is gone from it by now.
+                self._recorder.close(ended)
 
     @property
     def updates(self) -> int:
@@ -148,6 +154,20 @@ class Watcher:
         self._recorder.update(o)
         if self._max_updates is not None and self._observer.updates >= self._max_updates:
             raise StopTraining
+
+    def _fault(self, error: Exception) -> None:
+        """A hook failed. The script goes on unseen, unless it was to end after some updates, which nobody counts now."""
+        self._tell_fault(error)
+        if self._max_updates is not None:
+            raise StopTraining
+
+    def _tell_fault(self, error: Exception) -> None:
+        fault = error.message if isinstance(error, GradclipError) else how_it_ended(error)
+        self._header["fault"] = fault
+        self._recorder.set_header(fault=fault)
+        if self._on_problem is not None:
+            what_next = "goes on" if self._max_updates is None else "ends here"
+            self._on_problem(f"recording stopped after {self._observer.updates:,} updates ({fault}); the training {what_next}")
 
     def _writer(self) -> RunWriter:
         rank, world_size = rank_and_world(self.directory, is_child=self._is_child)

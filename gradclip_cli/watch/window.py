@@ -7,15 +7,15 @@ The mode lies below every mode of the user's own, so that theirs come and go as 
 
 from __future__ import annotations
 
-import math
-import re
 import weakref
 from contextlib import suppress
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo as not_compiled
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
+from gradclip_cli.watch.comparisons import bound_in_source
 from gradclip_cli.watch.registry import Registry
 from gradclip_cli.watch.sites import call_site, user_frame, user_stack
 
@@ -26,7 +26,6 @@ _CAPS = {"clamp", "clamp_", "clip", "clip_", "clamp_max", "clamp_max_", "minimum
 _QUOTIENTS = {"__rtruediv__", "__rdiv__", "reciprocal", "div", "true_divide", "__truediv__", "rtruediv"}
 _PRODUCTS = {"mul", "mul_", "__mul__", "__imul__", "__rmul__", "multiply", "div", "div_", "__itruediv__", "_foreach_mul", "_foreach_mul_"}
 _READS = {"item", "__float__", "tolist"}
-_BOUND_NAME = re.compile(r"max_?(grad_?)?norm|clip|thresh|limit|bound", re.IGNORECASE)
 
 
 class Window(TorchFunctionMode):
@@ -38,7 +37,11 @@ class Window(TorchFunctionMode):
     """
 
     def __init__(self) -> None:
+        from torch._dynamo.eval_frame import skip_code
+
         super().__init__()
+        # Between the graphs of a compiled function every call passes here; compiled anew for each, it would only warn of that.
+        skip_code(Window.__torch_function__.__code__)
         self._is_open = False
         self._storages: set[int] = set()
         self._derived: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -108,10 +111,11 @@ class Window(TorchFunctionMode):
         out = func(*args, **kwargs)
         if self._is_open:
             # A tensor without storage or value (fake, meta, a subclass of its own kind) tells nothing here.
-            with suppress(RuntimeError, NotImplementedError, TypeError, ValueError):
+            with suppress(RuntimeError, NotImplementedError, TypeError, ValueError), torch._C.DisableTorchFunction():
                 self._look(getattr(func, "__name__", ""), args, kwargs, out)
         return out
 
+    @not_compiled
     def _look(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
         inputs = list(_tensors((*args, *kwargs.values())))
         from_gradient = any(_address(t) in self._storages for t in inputs)
@@ -173,21 +177,14 @@ class Window(TorchFunctionMode):
         self._over |= norm > bound
 
     def _against_names(self, norm: float) -> None:
-        """A norm that became a Python number is compared out of our sight; variables with a telling name stand in."""
+        """A norm that became a Python number is compared out of our sight; the source tells with what."""
         self._value = norm
         frame = user_frame()
         if frame is None or self._bound is not None:
             return
-        for name, value in frame.f_locals.items():
-            if (
-                _BOUND_NAME.search(name)
-                and isinstance(value, int | float)
-                and not isinstance(value, bool)
-                and math.isfinite(value)
-                and value > 0
-            ):
-                self._against(norm, float(value))
-                return
+        bound = bound_in_source(frame)
+        if bound is not None:
+            self._against(norm, bound)
 
     def _has(self, table: dict[int, weakref.ref[torch.Tensor]], t: torch.Tensor) -> bool:
         ref = table.get(id(t))

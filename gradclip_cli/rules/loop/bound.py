@@ -44,7 +44,7 @@ def no_clipping(run: Run, found: Detection) -> list[Hit]:
         with_gradients = [(u, None) for u in view.taken if u.norms]
         if not with_gradients or view.bounded_by_hand or view.unreached:
             continue
-        if view.hand.kind in (HandKind.VALUE, HandKind.SEPARATE, HandKind.REPEATED, HandKind.PARTIAL):
+        if view.hand.kind in (HandKind.VALUE, HandKind.SEPARATE, HandKind.UNITS, HandKind.REPEATED, HandKind.PARTIAL):
             continue
         used = max(u.used for u, _ in with_gradients)
         text = f"{view.label}nothing clips the gradients: the optimizer used norms up to {number(used)} as the backward gave them"

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from gradclip_cli.detect.loop import Clip, Hand, Phase, Update
 from gradclip_cli.model import Detection, Hit, Run
-from gradclip_cli.rules.loop.view import HandKind, View, views, views_of_ranks
+from gradclip_cli.rules.loop.view import HandKind, View, is_alone, recorded, views, views_of_ranks
 from gradclip_cli.rules.loop.wording import Pair, at, hit, in_updates, same_place
 from gradclip_cli.rules.wording import Unjudged, number
 
@@ -154,7 +154,8 @@ def norm_not_applied(run: Run, found: Detection) -> list[Hit]:
                 f"{number(u.used)} where max_norm is {number(c.bound)}; clip the parameters themselves"
             )
             hits.append(hit(text, clips, {"norm_used": u.used, "max_norm": c.bound}))
-        over = [(u, h) for u in view.taken for h in u.hands if _meant_to_clip(h)]
+        # A norm above the bound whose gradients no step used led to no step on purpose.
+        over = [(u, h) for u in view.taken for h in u.hands if _meant_to_clip(h) and not u.used <= h.bound]
         measured = [(u, m) for u in view.taken for m in u.measured if not any(c.covers for c in u.clips)]
         if not hits and over:
             u, h = over[0]
@@ -240,11 +241,11 @@ def ranks_disagree(run: Run, found: Detection) -> list[Hit]:
     When it is wrong: Where ranks train different models.
     """
     ranks = views_of_ranks(run)
-    if len(ranks) < 2:
-        raise Unjudged("one rank was watched; there is none to compare it with")
+    if sum(not is_alone(part) for part in recorded(run).parts.values()) < 2:
+        raise Unjudged("one rank was watched; there is no other to compare it with")
     first = min(ranks)
     for view in ranks[first]:
-        others = {r: v for r, vs in ranks.items() if r != first for v in vs if v.loop.o == view.loop.o}
+        others = {r: v for r, vs in ranks.items() if r != first for v in vs if v.loop.o == view.loop.o and not is_alone(v.part)}
         if not others:
             continue
         if found_here := _disagreement(view, others):

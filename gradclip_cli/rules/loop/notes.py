@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from gradclip_cli.model import Run
-from gradclip_cli.rules.loop.view import views
+from gradclip_cli.rules.loop.view import HandKind, views
 from gradclip_cli.rules.loop.wording import at
-from gradclip_cli.rules.wording import number
+from gradclip_cli.rules.wording import Unjudged, number
 
 # So far above every norm a bound was not put to the test.
 _FAR = 1.0
@@ -19,12 +19,28 @@ def loop_notes(run: Run) -> list[str]:
     notes = []
     if missing := run.recorded.world_size - len(run.recorded.parts):
         notes.append(f"{missing} of {run.recorded.world_size} ranks left no record here; they were not judged")
-    for view in views(run):
-        if view.unreached is not None:
+    try:
+        found = views(run)
+    except Unjudged:
+        # Without a trace every rule says so itself.
+        return notes
+    for view in found:
+        if view.unreached is not None and view.dropped:
+            hand = view.unreached
+            notes.append(
+                f"{view.label}nothing scales the gradients, but none above {number(hand.bound)} are used: {view.dropped} times the norm "
+                f"computed at {at(hand.site)} exceeded it, and no step was taken"
+            )
+        elif view.unreached is not None:
             hand = view.unreached
             notes.append(
                 f"{view.label}the clip by hand at {at(hand.site)} had nothing to do: no norm exceeded {number(hand.bound)}, so it "
                 f"was not put to the test"
+            )
+        elif view.hand.kind is HandKind.UNITS:
+            notes.append(
+                f"{view.label}rows or elements are clipped at {at(view.hand.site)}, each by a factor of its own, as adaptive gradient "
+                f"clipping does on purpose: nothing bounds the norm of the whole"
             )
         elif view.bounded_by_hand and not view.called:
             notes.append(f"{view.label}no clip was seen, but norms end at {number(view.hand.bound)}: something in the backward bounds them")

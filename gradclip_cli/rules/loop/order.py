@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from gradclip_cli.detect.loop import Clip, Phase, Update
 from gradclip_cli.model import Detection, Hit, Run
-from gradclip_cli.rules.loop.view import View, views
+from gradclip_cli.rules.loop.view import HandKind, View, views
 from gradclip_cli.rules.loop.wording import at, hit, in_updates, is_above, same_place
-from gradclip_cli.rules.wording import number, times
+from gradclip_cli.rules.wording import Unjudged, number, times
 
 
 def clip_before_unscale(run: Run, found: Detection) -> list[Hit]:
@@ -43,6 +43,15 @@ def clip_before_unscale(run: Run, found: Detection) -> list[Hit]:
                 f"really {number(c.returned / scale)}){used}; call scaler.unscale_(optimizer) before the clip"
             )
             hits.append(hit(text, clips, {"loss_scale": scale, "norm_scaled": c.returned, "norm_used": u.used, "max_norm": c.bound}))
+        # In parts, by hand; a factor for all of them may be anything.
+        edits = [(u, e) for u in view.taken for e in u.edits if e.scale is not None and not e.uniform]
+        if edits and view.hand.kind in (HandKind.UNITS, HandKind.SEPARATE, HandKind.VALUE):
+            u, e = edits[0]
+            text = (
+                f"{view.label}clipped by hand at {at(e.site)} while the gradients were scaled by {number(e.scale or math.nan)}: the "
+                f"optimizer used a norm of {number(u.used)}; call scaler.unscale_(optimizer) before the clip"
+            )
+            hits.append(hit(text, [(u, None) for u, _ in edits], {"loss_scale": e.scale or math.nan, "norm_used": u.used}))
     return hits
 
 
@@ -153,9 +162,7 @@ def clip_per_microbatch(run: Run, found: Detection) -> list[Hit]:
     """
     hits = []
     for view in views(run):
-        early = view.early()
-        rounds = [(u, c) for u, c in early if sum(x is u for x, _ in early) + len(view.acting(u)) >= 2]
-        for clips in same_place(rounds):
+        for clips in same_place(_rounds(view)):
             u, c = clips[0]
             count = sum(x.covers != frozenset() and x.bounds for x in u.clips)
             weight = math.prod(min(1.0, x.bound / x.returned) for x in u.clips if x.covers and x.returned > 0 and x.bound > 0)
@@ -165,6 +172,12 @@ def clip_per_microbatch(run: Run, found: Detection) -> list[Hit]:
             )
             hits.append(hit(text, clips, {"num_clips": count, "num_backwards": u.backwards, "first_weight_fraction": weight}))
     return _once(hits)
+
+
+def _rounds(view: View) -> list[tuple[Update, Clip]]:
+    """Clips of updates with several, each behind a backward of its own."""
+    early = view.early()
+    return [(u, c) for u, c in early if sum(x is u for x, _ in early) + len(view.acting(u)) >= 2]
 
 
 def grads_changed_after_clip(run: Run, found: Detection) -> list[Hit]:
@@ -185,7 +198,9 @@ def grads_changed_after_clip(run: Run, found: Detection) -> list[Hit]:
     hits = []
     for view in views(run):
         early = view.early()
-        single = [(u, c) for u, c in early if not view.acting(u) and sum(x is u for x, _ in early) == 1]
+        # By hand only what exceeds the bound is clipped: one round of many may show.
+        repeated = {c.site for _, c in _rounds(view)}
+        single = [(u, c) for u, c in early if not view.acting(u) and sum(x is u for x, _ in early) == 1 and c.site not in repeated]
         for clips in same_place(single):
             u, c = clips[0]
             text = (
@@ -194,11 +209,28 @@ def grads_changed_after_clip(run: Run, found: Detection) -> list[Hit]:
             )
             hits.append(hit(text, clips, {"norm_used": u.used, "max_norm": c.bound}))
         hits += _edited_behind(view)
+    if not hits and (site := _clipped_and_collected(run)):
+        raise Unjudged(
+            f"gradients are clipped and cleared in turn at {at(site)}, and others are put in their place: a clip for each sample?"
+        )
     return _once(hits)
 
 
+def _clipped_and_collected(run: Run) -> str | None:
+    """Where gradients are clipped several times before a step, each time from nothing, and the optimizer uses others."""
+    for view in views(run):
+        for u in view.called:
+            if any(e.late for e in u.edits) and _collects(u, view.acting(u)[-1]):
+                return view.acting(u)[-1].site
+    return None
+
+
+def _collects(u: Update, last: Clip) -> bool:
+    return any(c.phase is Phase.DISCARDED and c.site == last.site for c in u.clips)
+
+
 def _edited_behind(view: View) -> list[Hit]:
-    edited = [(u, view.acting(u)[-1]) for u in view.called if any(e.late for e in u.edits)]
+    edited = [(u, view.acting(u)[-1]) for u in view.called if any(e.late for e in u.edits) and not _collects(u, view.acting(u)[-1])]
     if not edited:
         return []
     u, c = edited[0]

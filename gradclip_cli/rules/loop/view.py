@@ -30,6 +30,7 @@ class HandKind(StrEnum):
     NORM = "norm"  # norms end at one bound
     VALUE = "value"
     SEPARATE = "separate"  # a coefficient for each tensor or group
+    UNITS = "units"  # a coefficient for each row or element, as adaptive gradient clipping has it
     REPEATED = "repeated"  # one coefficient for all, and some tensors got it twice
     PARTIAL = "partial"  # one coefficient, for some of the tensors
     RESCALE = "rescale"  # a constant or arbitrary factor: no bound
@@ -60,6 +61,7 @@ class View:
 
     Attributes:
         part: The rank's part of the recorded run.
+        num_optimizers: How many there are to tell apart.
         clips_elsewhere: Clipping calls of the run bound something, of whichever optimizer.
     """
 
@@ -106,9 +108,15 @@ class View:
 
     @cached_property
     def unreached(self) -> Hand | None:
-        """A comparison with a bound that no norm exceeded: a clip by hand that had nothing to do."""
-        bounded = [h for h in self.hands if not math.isnan(h.bound)]
-        return bounded[0] if bounded and not any(h.over for h in bounded) and self.hand.kind is HandKind.NONE else None
+        """A comparison with a bound that no norm the optimizer used exceeded: a clip by hand that had nothing to do."""
+        bounded = [(u, h) for u in self.taken if not self.acting(u) for h in u.hands if not math.isnan(h.bound)]
+        kept = bounded and not any(h.over and not u.used <= h.bound for u, h in bounded) and self.hand.kind is HandKind.NONE
+        return bounded[0][1] if kept else None
+
+    @cached_property
+    def dropped(self) -> int:
+        """How many gradients that exceeded that bound no step used."""
+        return 0 if self.unreached is None else sum(h.over for u in self.taken for h in u.hands)
 
     @property
     def exact(self) -> bool:
@@ -131,7 +139,10 @@ class View:
     @property
     def label(self) -> str:
         """How messages call the optimizer: nothing where there is one."""
-        return f"{self.loop.name} (optimizer {self.loop.o}): " if self.num_optimizers > 1 else ""
+        if self.num_optimizers == 1:
+            return ""
+        process = f" of process {self.part.rank}" if self.part.rank and is_alone(self.part) else ""
+        return f"{self.loop.name} (optimizer {self.loop.o}{process}): "
 
     def tensor(self, i: int) -> str:
         """The name of a tensor."""
@@ -139,13 +150,19 @@ class View:
 
 
 def views(run: Run) -> list[View]:
-    """The optimizers of the first rank.
+    """The optimizers of the first rank, and of every process that trains for itself.
 
     Raises:
         Unjudged: Where the run has no trace.
     """
-    parts = recorded(run).parts
-    return _views(recorded(run), min(parts))
+    whole = recorded(run)
+    first = min(whole.parts)
+    return [v for rank, part in sorted(whole.parts.items()) if rank == first or is_alone(part) for v in _views(whole, rank)]
+
+
+def is_alone(part: RankPart) -> bool:
+    """Whether it is no rank among others: a process that the script started for work of its own."""
+    return part.header.get("world_size") == 1
 
 
 def recorded(run: Run) -> Recorded:
@@ -172,7 +189,8 @@ def _views(whole: Recorded, rank: int) -> list[View]:
     part = whole.parts[rank]
     found = loops(_traces(whole)[rank])
     clips = any(c.covers and c.bounds for loop in found for u in loop.updates for c in u.clips)
-    return [View(loop, part, len(found), clips) for loop in found]
+    alone = sum(map(is_alone, whole.parts.values()))
+    return [View(loop, part, max(len(found), alone), clips) for loop in found]
 
 
 @lru_cache(maxsize=2)
@@ -193,6 +211,8 @@ def _by_hand(updates: Sequence[Update]) -> HandClip:
         # A tensor of one element that is cut looks scaled.
         if all(u.largest <= bound * (1 + _SAME) for u, _ in edited):
             return HandClip(HandKind.VALUE, bound, site, len(edited), touched)
+    if any(e.shrunk for e in edits) and not any(e.other or e.made for e in edits):
+        return HandClip(HandKind.UNITS, math.nan, site, len(edited), touched)
     if any(e.clamped or e.other or e.made for e in edits):
         ends = [es[-1].after for _, es in edited]
         kind = HandKind.NORM if len(ends) > 2 and _spread(ends) < _SAME else HandKind.OTHER
