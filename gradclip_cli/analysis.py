@@ -43,7 +43,7 @@ def judge_loop(run: Run, source: str, *, crashed: str = "") -> Verification:
     alone = run.recorded.world_size > 1 and len(run.recorded.parts) == 1
     if counted:
         verdict = "fail"
-    elif "GC410" in unjudged or crashed or faults or updates < _MIN_UPDATES or alone:
+    elif "GC410" in unjudged or crashed or faults or not part.ended or updates < _MIN_UPDATES or alone:
         verdict = "cannot-judge"
     else:
         verdict = "pass"

@@ -61,6 +61,7 @@ def test_every_format_prints(gradclip: Call, tmp_path: Path, format: str) -> Non
         (["analyze", "run.csv", "--loss", "los"], 3, "did you mean 'loss'"),
         (["analyze", "empty.csv"], 3, "empty"),
         (["analyze", "folder"], 3, "no training run"),
+        (["analyze", "train.py"], 3, "gradclip record"),
         (["analyze", "run.csv", "missing.csv"], 3, "no such file"),
     ],
 )
@@ -68,6 +69,7 @@ def test_errors_are_one_sentence_with_a_hint(gradclip: Call, tmp_path: Path, arg
     write_csv(tmp_path / "run.csv")
     (tmp_path / "empty.csv").touch()
     (tmp_path / "folder").mkdir()
+    (tmp_path / "train.py").write_text("lr = 3e-4\nfor step in range(10):\n    loss = lr * step\n")
     done = gradclip(*args, code=code)
     assert words in done.stderr.lower()
     assert done.stderr.startswith("gradclip: error: ")

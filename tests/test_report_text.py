@@ -69,7 +69,9 @@ def test_a_threshold_is_offered_only_where_one_can_be_taken_from_the_norms() -> 
         "after clipping": (replace(exploded.run, norm_stage=NormStage.POST_CLIP), False),
         "means over steps": (replace(exploded.run, series=means), False),
     }
-    offered = {name: any("suggest-threshold" in c for c, _ in wording.next_commands(replace(exploded, run=r))) for name, (r, _) in runs.items()}
+    offered = {
+        name: any("suggest-threshold" in c for c, _ in wording.next_commands(replace(exploded, run=r))) for name, (r, _) in runs.items()
+    }
     assert offered == {name: expected for name, (_, expected) in runs.items()}
     assert not any("suggest-threshold" in c for c, _ in wording.next_commands(cases.stable()))
 

@@ -153,6 +153,20 @@ def test_what_follows_a_divergence_is_left_out() -> None:
     assert any("diverged at step 398" in n for n in s.notes)
 
 
+def test_a_divergence_that_leaves_nothing_out_says_no_number() -> None:
+    generator = np.random.default_rng(1)
+    loss = 2 + np.exp(-np.arange(600) / 50) + 0.01 * generator.standard_normal(600)
+    values = norms(600, sigma=0.1)
+    values[398:401] = 80, 8e3, 8e6
+    values[401:] = np.nan
+    loss[399:401] = 50, 5e5
+    loss[401:] = np.nan
+    s = suggest_threshold(make_run(loss, values))
+    assert s.excluded.aftermath == 0
+    (note,) = [n for n in s.notes if "diverged" in n]
+    assert note == "the run diverged at step 398"
+
+
 def test_a_loss_spike_is_left_out_until_it_is_over() -> None:
     generator = np.random.default_rng(1)
     loss = 2 + np.exp(-np.arange(800) / 50) + 0.005 * generator.standard_normal(800)

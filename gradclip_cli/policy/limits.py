@@ -111,7 +111,7 @@ def _clipped_share(run: Run) -> tuple[float, int, str] | str:
         return "no finite gradient norm and no clip coefficient in this log"
     bound = run.max_norm
     if bound is None:
-        return "the log does not tell max_norm (--max-norm gives it)"
+        return "no max_norm is known (--max-norm gives it)"
     if not (math.isfinite(bound) and bound > 0):
         return f"max_norm is {bound:g}: clipping is off"
     if run.norm_stage is NormStage.POST_CLIP:

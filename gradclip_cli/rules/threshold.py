@@ -101,7 +101,7 @@ def above_max_norm(run: Run, found: Detection) -> list[Hit]:
 
 def _norms_and_bound(run: Run, min_points: int = _MIN_POINTS) -> tuple[Values, float]:
     if run.max_norm is None:
-        raise Unjudged("the log does not tell max_norm")
+        raise Unjudged("no max_norm is known")
     if not (np.isfinite(run.max_norm) and run.max_norm > 0):
         raise Unjudged(f"max_norm is {number(run.max_norm)}: clipping is off")
     values = run.series["grad_norm"].values

@@ -84,7 +84,7 @@ class BatchWatcher:
         def __next__(iterator: Any) -> Any:
             data = real(iterator)
             # Data may be anything: what cannot be looked at is no reason to end a training.
-            with suppress(Exception):
+            with suppress(Exception), torch._C.DisableTorchFunction():
                 self._handed_out(data, iterator._num_yielded - 1)
             return data
 
@@ -99,7 +99,7 @@ class BatchWatcher:
                 return real(module, *args, **kwargs)
             self._inside = True
             try:
-                with suppress(Exception):
+                with suppress(Exception), torch._C.DisableTorchFunction():
                     self._given(module, args, kwargs)
                 return real(module, *args, **kwargs)
             finally:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,7 +141,9 @@ class Observer:
     def optimizer(self, optimizer: torch.optim.Optimizer) -> int:
         """Take an optimizer in, or its new parameters."""
         o, new = self.registry.optimizer(optimizer)
-        if new and threading.current_thread() is not threading.main_thread():
+        thread = threading.current_thread()
+        if new and thread is not threading.main_thread() and type(thread).__name__ != "_DummyThread":
+            self._threads.setdefault(threading.get_ident(), _Here())
             self._stepped_in.setdefault(o, threading.get_ident())
         if new:
             for i in self.registry.owned[o]:
@@ -210,7 +212,7 @@ class Observer:
     def norm_computed(self, total: torch.Tensor | None, gradients: list[torch.Tensor], p: float) -> None:
         """After it did; `total` is None where it raised because of a non-finite norm."""
         self._settle_norm()
-        by_gradient = {id(q.grad): i for i, q in self.registry.parameters() if q.grad is not None}
+        by_gradient = {id(q.grad): i for i, q in self._parameters() if q.grad is not None}
         given = [by_gradient.get(id(g), -1) for g in gradients]
         site = call_site()
         if total is None:
@@ -309,7 +311,7 @@ class Observer:
         self._look()
         # Gradients that no step has used are worth a look also where they are not read: a loop may drop a batch.
         unused = not self.exact and self._here.losses and not self._here.losses_taken
-        self._here.unused = {i for i, _ in self.registry.parameters() if self._gradient(i) is not None} if unused else set()
+        self._here.unused = {i for i, _ in self._parameters() if self._gradient(i) is not None} if unused else set()
 
     @hook
     def zeroed(self) -> None:
@@ -445,10 +447,7 @@ class Observer:
     def _changes(self) -> tuple[dict[int, list[tuple[int, Change, float]]], dict[int, float]]:
         """Read all gradients; what changed since the last look, by optimizer, and the norm of each optimizer's gradients now."""
         changes: dict[int, tuple[Change, float]] = {}
-        elsewhere = self._elsewhere()
-        for i, parameter in self.registry.parameters():
-            if i in elsewhere:
-                continue
+        for i, parameter in self._parameters():
             gradient = parameter.grad
             now = None if gradient is None else state_of(gradient)
             change = compare(self._states.get(i), now)
@@ -462,12 +461,12 @@ class Observer:
                 by_optimizer[o] = mine
         return by_optimizer, self._norms()
 
-    def _elsewhere(self) -> set[int]:
-        """Parameters that another thread trains: they change while we look."""
-        if len(self._threads) < 2:
-            return set()
+    def _parameters(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Those that no other thread trains. Theirs change while we look, and a gradient that is freed meanwhile would end the process."""
         ident = threading.get_ident()
-        return {i for o, t in self._stepped_in.items() if t != ident and ident in self._threads for i in self.registry.owned[o]}
+        theirs = [o for o, t in self._stepped_in.items() if t != ident] if ident in self._threads else []
+        elsewhere = {i for o in theirs for i in self.registry.owned[o]}
+        return ((i, q) for i, q in self.registry.parameters() if i not in elsewhere)
 
     def _norms(self) -> dict[int, float]:
         norms = {}
@@ -504,7 +503,7 @@ class Observer:
 
     def _tell_cleared(self) -> None:
         """Tell of gradients that were set to None before any step used them; those that were filled with zeros cannot be told unread."""
-        empty = {i for i, _ in self.registry.parameters() if self._gradient(i) is None}
+        empty = {i for i, _ in self._parameters() if self._gradient(i) is None}
         for o, owned in enumerate(self.registry.owned):
             if cleared := [i for i in owned if i in self._here.unused & empty]:
                 self._say(
@@ -526,8 +525,8 @@ class Observer:
         """How many tensors that no optimizer owns carry the very gradient of one that is owned."""
         if not foreign or len(foreign) > len(self.registry) * 2:
             return 0
-        marks = {(s.norm, s.largest) for s in self._states.values() if s is not None and not s.is_zero}
-        scaled = {round(s.norm / s.largest, 9) for s in self._states.values() if s is not None and s.largest > 0}
+        marks = {(s.norm, s.largest) for s in list(self._states.values()) if s is not None and not s.is_zero}
+        scaled = {round(s.norm / s.largest, 9) for s in list(self._states.values()) if s is not None and s.largest > 0}
         copies = 0
         for q in foreign:
             if q.grad is None:
@@ -547,7 +546,7 @@ class Observer:
         if self.exact and not self._here.steps and not self._here.backward_depth:
             if self._here.window is None:
                 self._here.window = Window()
-            self._here.window.open(self.registry)
+            self._here.window.open(q for _, q in self._parameters())
 
     def _pause_window(self) -> None:
         if self._here.window is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -89,8 +88,6 @@ class Recorder:
         self._num_tensors = 0
         self._max_norm: float | None = None
         self.observer: Observer | None = None
-        # Loops in several threads share the trace and the file.
-        self._lock = threading.Lock()
 
     @property
     def writer(self) -> RunWriter:
@@ -108,8 +105,7 @@ class Recorder:
 
     def event(self, event: Event) -> None:
         """Take an event of the trace."""
-        with self._lock:
-            self._update_events.append(event)
+        self._update_events.append(event)
         kind = event["k"]
         if (
             kind == "clip"
@@ -148,12 +144,11 @@ class Recorder:
 
     def update(self, o: int) -> None:
         """The step is over."""
-        with self._lock:
-            self._add(self._currents.pop(self._thread, None))
-            self._clips.pop(self._thread, None)
-            self._keep_events()
-            if self._every_update or len(self._rows) >= _BLOCK_UPDATES or time.monotonic() - self._written_at > _BLOCK_S:
-                self.flush()
+        self._add(self._currents.pop(self._thread, None))
+        self._clips.pop(self._thread, None)
+        self._keep_events()
+        if self._every_update or len(self._rows) >= _BLOCK_UPDATES or time.monotonic() - self._written_at > _BLOCK_S:
+            self.flush()
 
     @property
     def _thread(self) -> int:

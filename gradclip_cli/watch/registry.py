@@ -16,42 +16,56 @@ _WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module.
 
 
 class Registry:
-    """Numbers parameters and optimizers in the order in which optimizers take them. Keeps none of them alive."""
+    """Numbers parameters and optimizers in the order in which optimizers take them. Keeps none of them alive.
+
+    A script may make thousands, one after the other: what is asked at every call looks at those alive only.
+    """
 
     def __init__(self) -> None:
-        self._parameters: list[weakref.ref[torch.Tensor]] = []
+        self._parameters: dict[int, weakref.ref[torch.Tensor]] = {}  # those alive
+        self._num_parameters = 0
         self._index: dict[int, int] = {}
-        self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
+        self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}  # those alive
         self._optimizer_index: dict[int, int] = {}
         self.owned: list[list[int]] = []  # per optimizer
         self._given_names: dict[int, str] = {}
         self._sizes: list[int] = []
+        self._described: list[TensorInfo] = []
+        self._used_names: set[str] = set()
 
     def __len__(self) -> int:
-        return len(self._parameters)
+        return self._num_parameters
 
     def index(self, parameter: torch.Tensor) -> int | None:
         """The number of a parameter some optimizer owns."""
         i = self._index.get(id(parameter))
-        return i if i is not None and self._parameters[i]() is parameter else None
+        return i if i is not None and self.parameter(i) is parameter else None
 
     def parameters(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Those still alive."""
-        for i, ref in enumerate(self._parameters):
+        # They may die while we go through them.
+        for i, ref in list(self._parameters.items()):
             parameter = ref()
             if parameter is not None:
                 yield i, parameter
 
     def parameter(self, index: int) -> torch.Tensor | None:
-        return self._parameters[index]()
+        ref = self._parameters.get(index)
+        return None if ref is None else ref()
+
+    def optimizers(self) -> Iterator[tuple[int, list[int]]]:
+        """Those still alive, and the parameters they own."""
+        for o, ref in list(self._optimizers.items()):
+            if ref() is not None:
+                yield o, self.owned[o]
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> tuple[int, bool]:
         """Its number, taking it and its present parameters in; and whether anything was new."""
         o = self._optimizer_index.get(id(optimizer))
-        new = o is None or self._optimizers[o]() is not optimizer
+        new = o is None or self.find_optimizer(o) is not optimizer
         if new:
-            o = len(self._optimizers)
-            self._optimizers.append(weakref.ref(optimizer))
+            o = len(self.owned)
+            self._optimizers[o] = weakref.ref(optimizer, lambda _, o=o: self._optimizers.pop(o, None))
             self._optimizer_index[id(optimizer)] = o
             self.owned.append([])
             self._sizes.append(-1)
@@ -63,32 +77,33 @@ class Registry:
         return o, new
 
     def find_optimizer(self, o: int) -> torch.optim.Optimizer | None:
-        return self._optimizers[o]()
+        ref = self._optimizers.get(o)
+        return None if ref is None else ref()
 
     def _take(self, parameter: torch.Tensor, name: str | None) -> int:
         i = self.index(parameter)
         if i is None:
-            i = len(self._parameters)
-            self._parameters.append(weakref.ref(parameter))
+            i = self._num_parameters
+            self._num_parameters += 1
+            self._parameters[i] = weakref.ref(parameter, lambda _, i=i: self._parameters.pop(i, None))
             self._index[id(parameter)] = i
         if name:
             self._given_names[i] = name
         return i
 
     def describe(self) -> list[TensorInfo]:
-        """Name, shape and dtype of every parameter, in the order of their numbers."""
-        names = _module_names() if len(self._given_names) < len(self) else {}
-        infos, used = [], set()
-        for i, ref in enumerate(self._parameters):
-            parameter = ref()
+        """Name, shape and dtype of every parameter, in the order of their numbers; as they were when they were first asked for."""
+        names = _module_names() if len(self._described) < len(self) and len(self._given_names) < len(self) else {}
+        for i in range(len(self._described), len(self)):
+            parameter = self.parameter(i)
             name = self._given_names.get(i) or (names.get(id(parameter)) if parameter is not None else None) or f"parameter {i}"
-            while name in used:
+            while name in self._used_names:
                 name += "'"
-            used.add(name)
+            self._used_names.add(name)
             shape = () if parameter is None else tuple((parameter.to_local() if hasattr(parameter, "to_local") else parameter).shape)
             dtype = "" if parameter is None else str(parameter.dtype).removeprefix("torch.")
-            infos.append(TensorInfo(name, shape, dtype))
-        return infos
+            self._described.append(TensorInfo(name, shape, dtype))
+        return self._described
 
 
 def _named(groups: Iterable[dict[str, Any]]) -> Iterator[tuple[torch.Tensor, str | None]]:

@@ -142,6 +142,11 @@ class Watcher:
         """Optimizer updates this process has taken."""
         return self._observer.updates
 
+    @property
+    def failed(self) -> bool:
+        """Whether it could not follow the script to the end."""
+        return self._observer.failed
+
     # The recorder changes in a forked child, so the observer is given these and not its methods.
 
     def _event(self, event: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ The mode lies below every mode of the user's own, so that theirs come and go as 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +17,6 @@ from torch._compile import _disable_dynamo as not_compiled
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from gradclip_cli.watch.comparisons import bound_in_source
-from gradclip_cli.watch.registry import Registry
 from gradclip_cli.watch.sites import call_site, user_frame, user_stack
 
 _NORMS = {"norm", "vector_norm", "matrix_norm", "_foreach_norm", "linalg_vector_norm", "dot", "vdot", "inner"}
@@ -58,9 +58,9 @@ class Window(TorchFunctionMode):
         self._scaled_copy = False
         self._value: float | None = None
 
-    def open(self, registry: Registry) -> None:
+    def open(self, parameters: Iterable[torch.Tensor]) -> None:
         """Begin to look at what is done with the gradients there are now."""
-        self._storages = {a for _, q in registry.parameters() if (g := q.grad) is not None and (a := _address(g))}
+        self._storages = {a for q in parameters if (g := q.grad) is not None and (a := _address(g))}
         self.wrote, self.stack = None, []
         if not self._is_open:
             self._is_open = True

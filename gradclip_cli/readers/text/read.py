@@ -105,7 +105,9 @@ def read(source: Source, wanted: Wanted) -> Log:
         raise GradclipError(
             f"{source.path}: no series in this text{passed}; expected lines with a loss or a gradient norm that repeat, "
             "such as `step 10 | loss: 2.3 | grad norm: 0.5`",
-            hint=f"numbers stand behind {seen}; name the one that is the loss with --loss"
+            hint="a training script? `gradclip record` runs it and records what its log would not show"
+            if source.path.suffix == ".py"
+            else f"numbers stand behind {seen}; name the one that is the loss with --loss"
             if seen
             else "is this the log of a training run? `gradclip analyze --help` tells the formats",
         )
