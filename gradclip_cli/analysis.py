@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradclip_cli.detect import detect
 from gradclip_cli.model import LR, Analysis, Check, Run, Status, Target, Verification
 from gradclip_cli.rules import RULES, apply_rules, verdict_of
-from gradclip_cli.rules.loop.by_hand import with_bound_by_hand
+from gradclip_cli.rules.loop.clipped import as_clipped
 from gradclip_cli.rules.loop.notes import loop_notes
 
 
@@ -31,8 +31,8 @@ def judge_loop(run: Run, source: str, *, crashed: str = "") -> Verification:
     """
     assert run.recorded is not None
     rules = [r for r in RULES if r.id.startswith("GC4") or r.id in _THRESHOLD_RULES]
-    bounded = with_bound_by_hand(run)
-    findings, skipped = apply_rules(bounded, detect(bounded.loss, bounded.grad_norm, bounded.series.get(LR)), rules)
+    clipped = as_clipped(run)
+    findings, skipped = apply_rules(clipped, detect(clipped.loss, clipped.grad_norm, clipped.series.get(LR)), rules)
     part = run.recorded.parts[min(run.recorded.parts)]
     updates = len(part.steps)
     unjudged = {s.rule: s.reason for s in skipped}

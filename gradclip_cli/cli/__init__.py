@@ -8,6 +8,7 @@ from typing import Annotated, cast
 
 import typer
 
+from gradclip_cli.cli.launch_environment import check_launch_environment
 from gradclip_cli.errors import UsageError
 
 # Name, module and function, one line of help (at most 55 characters). Only the command that was asked for is imported.
@@ -22,6 +23,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("verify", "gradclip_cli.cli.verify:verify", "Does clipping take effect, in a loop, on this device?"),
 )
 RUN_A_SCRIPT = ("record", "verify")
+OF_SEVERAL_RANKS = ("probe", "record", "replay", "verify")
 
 
 def load(place: str) -> Callable[..., int]:
@@ -34,7 +36,8 @@ def build_app(args: Sequence[str]) -> typer.Typer:
     """The typer application for one command line; the commands that it does not ask for are a name and a line of help.
 
     Raises:
-        UsageError: Where an argument is empty: as a path it would be the working directory, which nobody named.
+        UsageError: Where an argument is empty: as a path it would be the working directory, which nobody named. Or where the variables
+            of a launcher are no numbers.
     """
     app = typer.Typer(
         name="gradclip",
@@ -49,6 +52,8 @@ def build_app(args: Sequence[str]) -> typer.Typer:
     asked = next((a for a in args if not a.startswith("-")), None)
     if "" in args and asked not in RUN_A_SCRIPT:
         raise UsageError("found an empty argument, expected a name or a value", hint="is a variable of the shell unset?")
+    if asked in OF_SEVERAL_RANKS:
+        check_launch_environment()
     for name, place, line in COMMANDS:
         if name == asked:
             # Options behind a script's name are the script's.

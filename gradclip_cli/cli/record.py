@@ -11,6 +11,13 @@ from typing import Annotated
 import typer
 
 
+def named_path(text: str) -> Path:
+    """A path from the command line: an empty one would be the working directory, which nobody named."""
+    if not text:
+        raise typer.BadParameter("found an empty name; is a variable of the shell unset?")
+    return Path(text)
+
+
 def record(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script, or with -m the name of a module.", show_default=False)],
     args: Annotated[
@@ -18,7 +25,14 @@ def record(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="RUN", help="The run directory to make [default: runs/SCRIPT-DATE].", show_default=False),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="RUN",
+            parser=named_path,
+            help="The run directory to make [default: runs/SCRIPT-DATE].",
+            show_default=False,
+        ),
     ] = None,
     max_steps: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="End the script after N optimizer updates.", show_default=False)

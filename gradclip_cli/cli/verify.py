@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gradclip_cli.cli.record import named_path
+
 if TYPE_CHECKING:
     from gradclip_cli.model import Verification
     from gradclip_cli.verify import Battery, Options
@@ -38,7 +40,8 @@ def verify(
         typer.Option(metavar="N", min=1, help="SCRIPT: end it after N optimizer updates [default: 100].", show_default=False),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="RUN", help="SCRIPT: keep what was recorded there.", show_default=False)
+        Path | None,
+        typer.Option("--output", "-o", metavar="RUN", parser=named_path, help="SCRIPT: keep what was recorded there.", show_default=False),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="SCRIPT: let -o replace a recorded run.")] = False,
     device: Annotated[

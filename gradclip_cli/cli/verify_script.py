@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +19,8 @@ DEFAULT_UPDATES = 100
 # How long the rank that judges waits for the others once its own script is over.
 _OTHERS_S = 60.0
 _OTHERS_OF_FAILED_S = 10.0
+# How long a script may take to end that was told to because we were; whoever told us kills us after some time.
+_TERMINATED_S = 8.0
 # How long an interrupted script may take to end: by itself, when it is asked once more, when it is told to.
 _PATIENCE_S = ((None, 3.0), (signal.SIGINT, 10.0), (signal.SIGTERM, 5.0))
 
@@ -95,11 +98,19 @@ def _watched(script: str, args: Sequence[str], *, module: bool, max_steps: int, 
     """How the script ended: as `subprocess` tells it."""
     from gradclip_cli.watch.launch import command_line
 
-    command = command_line(script, args, as_module=module, quiet=True, directory=str(directory), exact=True, max_updates=max_steps)
+    watch = {"directory": str(directory), "exact": True, "max_updates": max_steps, "parent": os.getpid()}
+    command = command_line(script, args, as_module=module, quiet=True, **watch)
     sys.stdout.flush()
     child = subprocess.Popen(command, stdout=2)
+
+    def end_script(*_: object) -> None:
+        child.terminate()
+        killer = threading.Timer(_TERMINATED_S, child.kill)
+        killer.daemon = True
+        killer.start()
+
     # What ends us ends the script; what it did until then is judged.
-    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    signal.signal(signal.SIGTERM, end_script)
     try:
         return child.wait()
     except KeyboardInterrupt:
@@ -139,7 +150,8 @@ def _recorded(directory: Path, script: str, code: int) -> Run:
         ended = f" and ended with {_how(code)}" if code else ""
         raise GradclipError(
             f"{script}: took no step of a torch optimizer that could be seen{ended}",
-            hint="a loop in a process that the script starts by other means, or an engine with an optimizer of its own, cannot be watched",
+            hint="a loop that writes the parameters itself, one in a process that the script starts by other means, or an engine with an "
+            "optimizer of its own cannot be watched",
         )
     found = list(read(directory))
     return next(r for r in found if isinstance(r, Run) and r.recorded is not None)

@@ -13,6 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 Event = Mapping[str, Any]
+# A norm that is summed in float32, of many elements, is off by as much.
+_NORM_ERROR = 0.02
 
 
 class Phase(StrEnum):
@@ -68,6 +70,12 @@ class Clip:
     by_hand: bool = False
     factor: float = math.nan
     phase: Phase = Phase.EFFECTIVE
+
+    def leaves(self, norm: float) -> bool:
+        """Whether what it was given alone has this norm behind it; False where that cannot be told."""
+        whole = self.how == "norm" and self.p == 2 and self.given == len(self.covers) and self.scale is None
+        left = self.factor * self.returned
+        return whole and abs(norm - left) <= _NORM_ERROR * left
 
     @property
     def bounds(self) -> bool:
@@ -226,12 +234,12 @@ def loops(events: Iterable[Event]) -> list[OptimizerLoop]:
 
 
 def _joint(events: list[Event]) -> list[Event]:
-    """The events with the norm of all optimizers whose gradients one piece of code scaled by one factor, in each of those edits."""
+    """The events with the norm of all gradients, of whichever optimizer, that one piece of code scaled by one factor, in each edit."""
     out: list[Event] = []
     together: list[Event] = []
     for e in [*events, None]:
         if together and (e is None or not _goes_with(e, together[0])):
-            whole = {key: math.hypot(*(_float(t[key]) for t in together)) for key in ("before", "after")}
+            whole = {key: math.hypot(*(_float(t.get(f"{key}_of_them")) for t in together)) for key in ("before", "after")}
             out += [{**t, "whole": whole} for t in together]
             together = []
         if e is not None and e["k"] == "edit" and _is_scaling(e):

@@ -10,6 +10,8 @@ from gradclip_cli.model import Shards, shards_of
 
 Event = Mapping[str, Any]
 Key = tuple[str, int, int | None, int]
+# Norms around an edit: of the optimizer's tensors, and of the edited ones.
+_AROUND, _AROUND_THEM = ("before", "after"), ("before_of_them", "after_of_them")
 
 
 def whole_norms(traces: Mapping[int, Sequence[Event]]) -> dict[int, list[Event]]:
@@ -41,7 +43,7 @@ def _whole(key: Key, e: Event, rank: int, held: Mapping[int, Shards], keyed: Map
         out = dict(e)
         for number, shards in held.items():
             peers = _peers(key, rank, shards, keyed)
-            for name in ("before", "after") if shards.are_all else ():
+            for name in _AROUND if shards.are_all else ():
                 if peers:
                     out[name] = {**out.get(name, {}), str(number): _together(p.get(name, {}).get(str(number)) for p in peers)}
         return out
@@ -54,7 +56,8 @@ def _whole(key: Key, e: Event, rank: int, held: Mapping[int, Shards], keyed: Map
     if kind == "use":
         return _use(e, peers, shards) if all("norm" in p for p in peers) else e
     tensors = sorted(set(e["tensors"]).union(*(p["tensors"] for p in peers)) & shards.tensors | set(e["tensors"]))
-    around = {name: _together(p[name] for p in peers) for name in ("before", "after")} if shards.are_all else {}
+    names = [*(_AROUND if shards.are_all else ()), *(_AROUND_THEM if shards.tensors >= set(tensors) else ())]
+    around = {name: _together(p.get(name) for p in peers) for name in names if name in e}
     return {**e, "tensors": tensors, **around}
 
 

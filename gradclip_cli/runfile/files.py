@@ -51,7 +51,7 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
 
 
 class Opened:
-    """A file that stays open for as long as a script runs, which may close descriptors that are not its own, and open others in their place.
+    """A file that stays open while a script runs, which may close descriptors that are not its own, and open others in their place.
 
     Attributes:
         fd: The descriptor.

@@ -97,6 +97,8 @@ _ALLOWED: Mapping[str, _Test] = {
     "changed": _map_to(_tensors),
     "before": lambda value, n: _number(value, n) or _map_to(_number)(value, n),
     "after": lambda value, n: _number(value, n) or _map_to(_number)(value, n),
+    "before_of_them": _number,
+    "after_of_them": _number,
     "copies": _integer,
     "nonfinite": _tensors,
     "ranks": _list_of(_integer),

@@ -69,9 +69,10 @@ class RunWriter:
             directory.mkdir(parents=True, exist_ok=True)
             files.make_folder(self._part)
             self._speaks_for_all = rank == 0 or not os.path.lexists(directory / RUN_FILE)
-            self._replace_header()
+            # First the file that only one writer can make: of two that came at once, the other leaves no header in this one's run.
             self._append(UPDATES_FILE, b"")
             _lock(self._fds[UPDATES_FILE].fd)
+            self._replace_header()
 
     @property
     def header(self) -> Mapping[str, Any]:
@@ -202,8 +203,12 @@ def check_free(directory: Path, *, rank: int = 0) -> None:
     """Whether a rank may record there.
 
     Raises:
-        GradclipError: Where a recorded run lies there already, or something else is called as its files are.
+        GradclipError: Where nothing can be written there, a recorded run lies there already, or something else is called as its files are.
     """
+    there = next(p for p in (directory, *directory.absolute().parents) if os.path.lexists(p))
+    if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
+        what = "may not be written into" if os.path.isdir(there) else "is no directory"
+        raise GradclipError(f"{there}: {what}; expected a directory to record in", hint="name another directory (-o)")
     if os.path.lexists(part_folder(directory, rank)):
         raise GradclipError(
             f"{directory}: already holds a recorded run (rank {rank}); nothing is overwritten",

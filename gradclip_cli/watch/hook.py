@@ -4,48 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from threading import RLock
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch._compile import _disable_dynamo as not_compiled
 
-
-class Watching(Protocol):
-    """What has hooks.
-
-    Attributes:
-        lock: Held while a hook runs: a script may train in several threads.
-        failed: A hook has raised; from then on none does anything.
-        on_fault: Told what it raised.
-    """
-
-    lock: RLock
-    failed: bool
-    on_fault: Callable[[Exception], None]
+M = TypeVar("M", bound=Callable[..., Any])
 
 
-S = TypeVar("S", bound=Watching)
-P = ParamSpec("P")
-R = TypeVar("R")
+def hook(method: M) -> M:
+    """A method of an observer that torch calls in the middle of the script: not compiled, and asking no tensor class of the script's.
 
-
-def hook(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R | None]:
-    """A method that torch calls in the middle of the script: not compiled, asking no tensor class of the script's own, and never raising.
-
-    What ends the script on purpose (`SystemExit`) goes through.
+    It never raises: the first error is told to the observer's `on_fault`, and from then on no hook does anything (they return None).
+    What ends the script on purpose (`SystemExit`) goes through. The observer's `lock` is held: a script may train in several threads.
     """
 
     @functools.wraps(method)
-    def guarded(watching: S, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
-        if watching.failed:
+    def guarded(observer: Any, *args: Any, **kwargs: Any) -> Any:
+        if observer.failed:
             return None
         try:
-            with watching.lock, torch._C.DisableTorchFunction():
-                return method(watching, *args, **kwargs)
+            with observer.lock, torch._C.DisableTorchFunction():
+                return method(observer, *args, **kwargs)
         except Exception as e:  # noqa: BLE001 - tensors may be of any kind
-            watching.failed = True
-            watching.on_fault(e)
+            observer.failed = True
+            observer.on_fault(e)
             return None
 
-    return not_compiled(guarded)  # type: ignore[no-any-return]
+    return cast("M", not_compiled(guarded))

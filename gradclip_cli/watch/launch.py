@@ -118,9 +118,10 @@ class _Recording:
 
     def _tell(self, watcher: Watcher) -> None:
         where = self._settings["directory"]
+        if watcher.failed:
+            return
         if not watcher.updates:
-            if not watcher.failed:
-                say("nothing was recorded: the script took no optimizer step")
+            say("nothing was recorded: the script took no optimizer step")
         elif os.path.isdir(where):
             say(f"{watcher.updates:,} updates recorded\nsee them with: gradclip analyze {_quoted(where)}")
 

@@ -12,7 +12,8 @@ sharded parameter the local shard.
                scaled {o: scale still in the gradients}, in_backward, in_step, behind_update (in a step that has written
                the parameters), raised
     measure    returned, given, p          a norm was computed by `get_total_norm` and nothing was scaled by it
-    edit       o, stack, tensors, change counts, factors, clamp, before, after, norms   gradients changed by no call that we know
+    edit       o, stack, tensors, change counts, factors, clamp, before, after, before_of_them, after_of_them (of what changed alone)
+               gradients changed by no call that we know
     unscale    o, scale, automatic
     enter      o, closure, in_backward, wrapper
     use        o, norm, largest, nonfinite [tensor], tensors [with a non-zero gradient], norms, empty, skipped, divided, evaluation
@@ -34,7 +35,7 @@ import torch
 from gradclip_cli.watch.hook import hook
 from gradclip_cli.watch.registry import Registry
 from gradclip_cli.watch.sites import call_site, user_stack
-from gradclip_cli.watch.states import Change, State, compare, state_of
+from gradclip_cli.watch.states import Change, State, compare, state_of, states_of
 from gradclip_cli.watch.window import Window
 
 Event = dict[str, Any]
@@ -146,8 +147,8 @@ class Observer:
             self._threads.setdefault(threading.get_ident(), _Here())
             self._stepped_in.setdefault(o, threading.get_ident())
         if new:
-            for i in self.registry.owned[o]:
-                self._states.setdefault(i, None)
+            # A state is some kB: those of tensors that are gone are not kept.
+            self._states = {i: self._states.get(i) for i, _ in self.registry.parameters()}
             self._told.discard(o)
         return o
 
@@ -190,7 +191,7 @@ class Observer:
             event |= {"changed": {o: [i for i, _, _ in c] for o, c in changed.items()}, "norms": norms}
             touched = set(changed)
         else:
-            touched = set(range(len(self.registry.owned)))
+            touched = {o for o, _ in self.registry.optimizers()}
         if _number(self._here.scale) != 1:
             self._scaled |= dict.fromkeys(touched, self._here.scale)
         self._say("backward", **event)
@@ -297,7 +298,7 @@ class Observer:
         """After it did."""
         groups = getattr(optimizer, "param_groups", [])
         numbers = {i for g in groups for i in (self.registry.index(q) for q in g["params"]) if i is not None}
-        owners = [o for o, owned in enumerate(self.registry.owned) if numbers & set(owned)]
+        owners = [o for o, owned in self.registry.optimizers() if numbers & set(owned)]
         if self.exact:
             self._changes()
         for o in owners:
@@ -447,15 +448,16 @@ class Observer:
     def _changes(self) -> tuple[dict[int, list[tuple[int, Change, float]]], dict[int, float]]:
         """Read all gradients; what changed since the last look, by optimizer, and the norm of each optimizer's gradients now."""
         changes: dict[int, tuple[Change, float]] = {}
-        for i, parameter in self._parameters():
-            gradient = parameter.grad
-            now = None if gradient is None else state_of(gradient)
+        gradients = {i: parameter.grad for i, parameter in self._parameters()}
+        states = states_of([g for g in gradients.values() if g is not None])
+        for i, gradient in gradients.items():
+            now = None if gradient is None else next(states)
             change = compare(self._states.get(i), now)
             if change[0] is not Change.NONE:
                 changes[i] = change
             self._states[i] = now
         by_optimizer = {}
-        for o, owned in enumerate(self.registry.owned):
+        for o, owned in self.registry.optimizers():
             mine = [(i, *changes[i]) for i in owned if i in changes]
             if mine:
                 by_optimizer[o] = mine
@@ -470,18 +472,24 @@ class Observer:
 
     def _norms(self) -> dict[int, float]:
         norms = {}
-        for o, owned in enumerate(self.registry.owned):
+        for o, owned in self.registry.optimizers():
             squares = sum(s.norm**2 for i in owned if (s := self._states.get(i)) is not None)
             norms[o] = math.sqrt(squares) if squares == squares else math.nan
         return norms
+
+    @staticmethod
+    def _norm_of(changes: list[tuple[int, Change, float]], states: Mapping[int, State | None]) -> float:
+        return math.hypot(*(s.norm for i, _, _ in changes if (s := states.get(i)) is not None))
 
     def _look(self, *, zero: bool = False) -> None:
         """Tell of changes that no call we know made."""
         if not self.exact:
             return
         before = self._norms()
+        states = dict(self._states)
         changed, after = self._changes()
-        for o, changes in changed.items():
+        for o in changed.keys() & before.keys() & after.keys():
+            changes = changed[o]
             counts: dict[str, int] = {}
             for _, change, _ in changes:
                 counts[change.value] = counts.get(change.value, 0) + 1
@@ -495,6 +503,8 @@ class Observer:
                 clamp=next((f for _, c, f in changes if c is Change.CLAMPED), None),
                 before=before[o],
                 after=after[o],
+                before_of_them=self._norm_of(changes, states),
+                after_of_them=self._norm_of(changes, self._states),
                 zero=zero,
                 in_step=bool(self._here.steps),
                 site=call_site() if zero or self._here.steps or self._here.window is None else self._here.window.wrote,
@@ -504,7 +514,7 @@ class Observer:
     def _tell_cleared(self) -> None:
         """Tell of gradients that were set to None before any step used them; those that were filled with zeros cannot be told unread."""
         empty = {i for i, _ in self._parameters() if self._gradient(i) is None}
-        for o, owned in enumerate(self.registry.owned):
+        for o, owned in self.registry.optimizers():
             if cleared := [i for i in owned if i in self._here.unused & empty]:
                 self._say(
                     "edit",
@@ -526,13 +536,11 @@ class Observer:
         if not foreign or len(foreign) > len(self.registry) * 2:
             return 0
         marks = {(s.norm, s.largest) for s in list(self._states.values()) if s is not None and not s.is_zero}
-        scaled = {round(s.norm / s.largest, 9) for s in list(self._states.values()) if s is not None and s.largest > 0}
+        # Scaled in float32; of a tensor with one element the quotient tells nothing.
+        scaled = {f"{s.norm / s.largest:.4g}" for s in list(self._states.values()) if s is not None and s.norm > s.largest > 0}
         copies = 0
-        for q in foreign:
-            if q.grad is None:
-                continue
-            state = state_of(q.grad)
-            copies += (state.norm, state.largest) in marks or (state.largest > 0 and round(state.norm / state.largest, 9) in scaled)
+        for state in states_of([q.grad for q in foreign if q.grad is not None]):
+            copies += (state.norm, state.largest) in marks or (state.largest > 0 and f"{state.norm / state.largest:.4g}" in scaled)
         return copies
 
     # --- smaller things

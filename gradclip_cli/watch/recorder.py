@@ -18,6 +18,8 @@ from gradclip_cli.watch.registry import Registry
 
 _BLOCK_UPDATES = 100
 _BLOCK_S = 5.0
+# A write after each update waits until so many times its duration have passed since the one before.
+_MOST_TIMES = 4.0
 # The trace holds every event of the first updates, then only those of updates that go another way than any before.
 _TRACED_UPDATES = 200
 _EPS = 1e-6
@@ -84,6 +86,7 @@ class Recorder:
         self._clips: dict[int, list[_Clip]] = {}
         self._num_rows = 0
         self._written_at = time.monotonic()
+        self._took_s = 0.0
         self._last_row_at: float | None = None
         self._num_tensors = 0
         self._max_norm: float | None = None
@@ -147,7 +150,7 @@ class Recorder:
         self._add(self._currents.pop(self._thread, None))
         self._clips.pop(self._thread, None)
         self._keep_events()
-        if self._every_update or len(self._rows) >= _BLOCK_UPDATES or time.monotonic() - self._written_at > _BLOCK_S:
+        if self._is_cheap() or len(self._rows) >= _BLOCK_UPDATES or time.monotonic() - self._written_at > _BLOCK_S:
             self.flush()
 
     @property
@@ -183,9 +186,18 @@ class Recorder:
 
     # --- writing
 
+    def _is_cheap(self) -> bool:
+        """Whether writing after each update is asked for, and takes a small part of the time."""
+        return self._every_update and time.monotonic() - self._written_at > _MOST_TIMES * self._took_s
+
     def flush(self) -> None:
         """Write what is there. The one moment that waits for the device."""
+        begun = time.monotonic()
+        self._flush()
         self._written_at = time.monotonic()
+        self._took_s = self._written_at - begun
+
+    def _flush(self) -> None:
         observer = self.observer
         if observer is None or not (self._rows or self._events):
             return

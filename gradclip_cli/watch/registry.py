@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ class Registry:
         new = o is None or self.find_optimizer(o) is not optimizer
         if new:
             o = len(self.owned)
-            self._optimizers[o] = weakref.ref(optimizer, lambda _, o=o: self._optimizers.pop(o, None))
+            self._optimizers[o] = weakref.ref(optimizer, partial(self._optimizers.pop, o))
             self._optimizer_index[id(optimizer)] = o
             self.owned.append([])
             self._sizes.append(-1)
@@ -85,7 +86,7 @@ class Registry:
         if i is None:
             i = self._num_parameters
             self._num_parameters += 1
-            self._parameters[i] = weakref.ref(parameter, lambda _, i=i: self._parameters.pop(i, None))
+            self._parameters[i] = weakref.ref(parameter, partial(self._parameters.pop, i))
             self._index[id(parameter)] = i
         if name:
             self._given_names[i] = name

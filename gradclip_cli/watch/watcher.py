@@ -47,6 +47,7 @@ class Watcher:
         command: The command line, for the header.
         header: More for the header.
         on_problem: Told once where the run cannot be written.
+        parent: The process that wants to judge the run: killed, it leaves no script behind that runs for nobody.
     """
 
     current: Watcher | None = None
@@ -61,6 +62,7 @@ class Watcher:
         command: list[str] | None = None,
         header: Mapping[str, Any] | None = None,
         on_problem: Callable[[str], None] | None = None,
+        parent: int | None = None,
     ) -> None:
         self.directory = Path(directory).absolute()
         self._exact = exact
@@ -69,6 +71,7 @@ class Watcher:
         self._command = list(sys.argv) if command is None else command
         self._header = dict(header or {})
         self._on_problem = on_problem
+        self._parent = parent
         self._pid = os.getpid()
         self._is_child = False
         self._undo: list[Callable[[], None]] = []
@@ -158,6 +161,8 @@ class Watcher:
     def _update(self, o: int) -> None:
         self._recorder.update(o)
         if self._max_updates is not None and self._observer.updates >= self._max_updates:
+            raise StopTraining
+        if self._parent is not None and not self._is_child and os.getppid() != self._parent:
             raise StopTraining
 
     def _fault(self, error: Exception) -> None:

@@ -24,8 +24,12 @@ _REDUCTIONS = {"sum", "max", "amax", "mean", "aminmax"}
 _COMPARISONS = {"gt", "ge", "lt", "le", "__gt__", "__ge__", "__lt__", "__le__", "greater", "less"}
 _CAPS = {"clamp", "clamp_", "clip", "clip_", "clamp_max", "clamp_max_", "minimum", "min", "fmin"}
 _QUOTIENTS = {"__rtruediv__", "__rdiv__", "reciprocal", "div", "true_divide", "__truediv__", "rtruediv"}
+_OVER_NUMBER = {"__truediv__", "div", "true_divide"}
 _PRODUCTS = {"mul", "mul_", "__mul__", "__imul__", "__rmul__", "multiply", "div", "div_", "__itruediv__", "_foreach_mul", "_foreach_mul_"}
 _READS = {"item", "__float__", "tolist"}
+# Assignments: `p.grad = ...`, `p.grad.data = ...`.
+_SET_GRAD = vars(torch._C.TensorBase)["grad"].__set__
+_SET_DATA = vars(torch._C.TensorBase)["data"].__set__
 
 
 class Window(TorchFunctionMode):
@@ -46,6 +50,7 @@ class Window(TorchFunctionMode):
         self._storages: set[int] = set()
         self._derived: dict[int, weakref.ref[torch.Tensor]] = {}
         self._norms: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._coefficients: dict[int, weakref.ref[torch.Tensor]] = {}
         self.wrote: str | None = None
         self.stack: list[str] = []
         self._forget()
@@ -94,6 +99,7 @@ class Window(TorchFunctionMode):
         self._forget()
         self._derived.clear()
         self._norms.clear()
+        self._coefficients.clear()
         return found
 
     def _place(self, mode: Window | None) -> None:
@@ -112,11 +118,12 @@ class Window(TorchFunctionMode):
         if self._is_open:
             # A tensor without storage or value (fake, meta, a subclass of its own kind) tells nothing here.
             with suppress(RuntimeError, NotImplementedError, TypeError, ValueError), torch._C.DisableTorchFunction():
-                self._look(getattr(func, "__name__", ""), args, kwargs, out)
+                self._look(func, args, kwargs, out)
         return out
 
     @not_compiled
-    def _look(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
+    def _look(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        name = getattr(func, "__name__", "")
         inputs = list(_tensors((*args, *kwargs.values())))
         from_gradient = any(_address(t) in self._storages for t in inputs)
         derived = from_gradient or any(self._has(self._derived, t) for t in inputs)
@@ -128,14 +135,23 @@ class Window(TorchFunctionMode):
             first = next(iter(_tensors(args)), None)
             if first is not None and _address(first) in self._storages:
                 self.wrote, self.stack = call_site(), user_stack()
+        elif func in (_SET_GRAD, _SET_DATA):
+            self.wrote, self.stack = call_site(), user_stack()
+            # The copy became the gradient.
+            self._scaled_copy = False
         outputs = list(_tensors((out,)))
         is_norm = name in _NORMS or (name in _REDUCTIONS and all(t.numel() == 1 for t in outputs))
         from_norm = any(self._has(self._norms, t) for t in inputs)
+        is_coefficient = any(self._has(self._coefficients, t) for t in inputs) or (
+            from_norm and name in _QUOTIENTS and not (name in _OVER_NUMBER and self._has(self._norms, args[0]))
+        )
         for t in outputs:
             if _address(t) not in self._storages:
                 self._derived[id(t)] = weakref.ref(t)
                 if is_norm or (from_norm and t.numel() <= max(i.numel() for i in inputs) and name not in _PRODUCTS | {"cat"}):
                     self._norms[id(t)] = weakref.ref(t)
+                    if is_coefficient:
+                        self._coefficients[id(t)] = weakref.ref(t)
         if is_norm and self._norm_site is None:
             self._norm_site = call_site()
             frame = user_frame()
@@ -160,10 +176,13 @@ class Window(TorchFunctionMode):
         norm = next(t for t in inputs if self._has(self._norms, t))
         others = [a for a in args if a is not norm and isinstance(a, int | float | torch.Tensor) and not isinstance(a, bool)]
         if name in _COMPARISONS and others and norm.numel() == 1:
+            # A coefficient is compared with 1 when the norm has been divided by already.
+            if self._has(self._coefficients, norm):
+                return
             self._against(float(norm), float(others[0]))
         elif name in _QUOTIENTS and norm.numel() == 1:
             numerator = float(others[0]) if others else None
-            if name in ("__truediv__", "div", "true_divide") and args[0] is norm:
+            if name in _OVER_NUMBER and args[0] is norm:
                 return
             if numerator is not None:
                 self._against(float(norm), numerator)
@@ -174,6 +193,7 @@ class Window(TorchFunctionMode):
 
     def _against(self, norm: float, bound: float) -> None:
         self._value, self._bound = norm, bound
+        self._norm_site = self._norm_site or call_site()
         self._over |= norm > bound
 
     def _against_names(self, norm: float) -> None:

@@ -6,6 +6,7 @@ import math
 
 from gradclip_cli.detect.loop import Phase
 from gradclip_cli.model import Detection, Hit, Run
+from gradclip_cli.rules.loop.coverage import meant_to_clip
 from gradclip_cli.rules.loop.view import HandKind, View, views
 from gradclip_cli.rules.loop.wording import Pair, at, hit, in_updates, same_place
 from gradclip_cli.rules.wording import Unjudged, number
@@ -68,6 +69,8 @@ def _explained(view: View) -> bool:
         return True
     if view.called:
         return False
+    if view.hand.kind is HandKind.NONE and any(meant_to_clip(u, h) for u in view.taken for h in u.hands):
+        return True
     return any(u.effective("value") for u in view.taken) or any(
         c.bounds and (not c.given or c.copies or (not c.covers and c.how == "norm")) for u in view.taken for c in u.clips
     )

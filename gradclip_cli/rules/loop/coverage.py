@@ -13,6 +13,8 @@ from gradclip_cli.rules.loop.wording import Pair, at, hit, in_updates, same_plac
 from gradclip_cli.rules.wording import Unjudged, number
 
 _RANKS_DIFFER = 1e-3
+# A norm in float32 of many elements is off by as much.
+_UNREAD = 0.02
 _NAMED = 3
 
 
@@ -37,7 +39,7 @@ def partial_params(run: Run, found: Detection) -> list[Hit]:
         uncovered = []
         for u in view.called:
             covered = frozenset().union(*(c.covers for c in view.acting(u)))
-            if u.exact and (missing := set(u.norms) - covered):
+            if missing := set(u.norms) - covered:
                 uncovered.append((u, view.acting(u)[0], missing))
         if uncovered:
             hits.append(_partly(view, uncovered))
@@ -121,8 +123,8 @@ def empty_clip_list(run: Run, found: Detection) -> list[Hit]:
             used = max((x.used for x, _ in clips if not math.isnan(x.used)), default=math.nan)
             text = (
                 f"{view.label}the clip at {at(c.site)} is given no parameters {in_updates(clips, view.taken)} (an iterator that "
-                f"is used up?), "
-                f"while the optimizer used norms up to {number(used)}; pass a list"
+                f"is used up, a selection without a match?), while the optimizer used norms up to {number(used)}; pass a list of what "
+                f"the optimizer owns"
             )
             hits.append(hit(text, clips, {"largest_norm_used": used, "max_norm": c.bound}))
     return hits[:1]
@@ -154,9 +156,10 @@ def norm_not_applied(run: Run, found: Detection) -> list[Hit]:
                 f"{number(u.used)} where max_norm is {number(c.bound)}; clip the parameters themselves"
             )
             hits.append(hit(text, clips, {"norm_used": u.used, "max_norm": c.bound}))
-        # A norm above the bound whose gradients no step used led to no step on purpose.
-        over = [(u, h) for u in view.taken for h in u.hands if _meant_to_clip(h) and not u.used <= h.bound]
-        measured = [(u, m) for u in view.taken for m in u.measured if not any(c.covers for c in u.clips)]
+        over = [(u, h) for u in view.taken for h in u.hands if meant_to_clip(u, h)]
+        # Unread gradients that are not what was measured were scaled by hand.
+        as_measured = ((u, m) for u in view.taken for m in u.measured if u.exact or math.isclose(u.used, m[0], rel_tol=_UNREAD))
+        measured = [(u, m) for u, m in as_measured if not any(c.covers for c in u.clips)]
         if not hits and over:
             u, h = over[0]
             bound = "" if math.isnan(h.bound) else f" and compared with {number(h.bound)}"
@@ -165,7 +168,7 @@ def norm_not_applied(run: Run, found: Detection) -> list[Hit]:
                 f"optimizer used {number(u.used)}; scale p.grad in place"
             )
             hits.append(hit(text, [(u, None) for u, _ in over], {"norm_used": u.used, "max_norm": h.bound}))
-        elif not hits and measured:
+        elif not hits and measured and (view.unreached is None or any(h.scaled_copy for h in view.hands)):
             u, (norm, site) = measured[0]
             text = (
                 f"{view.label}get_total_norm at {at(site)} computes {number(norm)}, and nothing is scaled by it: the optimizer "
@@ -180,8 +183,9 @@ def _acts_otherwise(view: View) -> bool:
     return view.hand.kind not in (HandKind.NONE, HandKind.RESCALE, HandKind.OTHER) or any(c.by_hand for u in view.taken for c in u.clips)
 
 
-def _meant_to_clip(hand: Hand) -> bool:
-    return hand.over and (not math.isnan(hand.bound) or hand.scaled_copy)
+def meant_to_clip(u: Update, hand: Hand) -> bool:
+    """Whether a norm exceeded what it was compared with, and was used so: where gradients are not used, they were dropped on purpose."""
+    return hand.over and (not math.isnan(hand.bound) or hand.scaled_copy) and not u.used <= hand.bound
 
 
 def separate_norms(run: Run, found: Detection) -> list[Hit]:
@@ -272,10 +276,10 @@ def _told(view: View, u: Update, rank: int, other: View, v: Update) -> str:
         mine, theirs = _scalings(view, u), _scalings(other, v)
         differing = () if mine is None or theirs is None else [p for p in zip_longest(mine, theirs, fillvalue=1.0) if not _close(*p)]
         return _scaled_differently(view, u, differing[0][0], rank, other, v, differing[0][1], "shards") if differing else ""
-    a, b = _factor(u), _factor(v)
+    a, b = _factor(view, u), _factor(other, v)
     if math.isnan(a) or math.isnan(b):
         return ""
-    same_gradients = _close(_before(u), _before(v))
+    same_gradients = _close(_before(view, u), _before(other, v))
     idle = _is_idle(view, u) != _is_idle(other, v)
     if (same_gradients or idle) and not _close(a, b) or same_gradients and idle:
         return _scaled_differently(view, u, a, rank, other, v, b, "copy of the same gradients")
@@ -305,20 +309,23 @@ def _scaled_differently(view: View, u: Update, mine: float, rank: int, other: Vi
 
 def _scalings(view: View, u: Update) -> list[float] | None:
     """The factors that this rank's shards were multiplied by, one after another; None where something else was done to them."""
-    if not u.exact or any(not e.uniform for e in u.edits):
+    if any(not e.uniform for e in u.edits):
         return None
     found = [c.factor for c in view.acting(u)] + [e.factors[0] for e in u.edits]
     return None if any(math.isnan(f) for f in found) else [f for f in found if not _close(f, 1.0)]
 
 
-def _factor(u: Update) -> float:
-    """What became of the norm from before everything; nan where that was not read."""
-    before = _before(u)
-    return u.used / before if u.exact and before > 0 and math.isfinite(before) and math.isfinite(u.used) else math.nan
+def _factor(view: View, u: Update) -> float:
+    """What became of the norm from before everything; nan where that is not known."""
+    before = _before(view, u)
+    return u.used / before if before > 0 and math.isfinite(before) and math.isfinite(u.used) else math.nan
 
 
-def _before(u: Update) -> float:
-    """The norm before any clip or edit."""
+def _before(view: View, u: Update) -> float:
+    """The norm before any clip or edit; in a recording that did not read it, what the calls made of it is taken back."""
+    if not u.exact:
+        factor = math.prod(c.factor for c in view.acting(u))
+        return u.used / factor if factor > 0 else math.nan
     firsts = [c.before for c in u.clips if c.covers and c.phase is Phase.EFFECTIVE and not math.isnan(c.before)]
     edits = [e.before for e in u.edits if not e.late]
     return firsts[0] if firsts and not edits else edits[0] if edits else u.used

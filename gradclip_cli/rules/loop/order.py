@@ -232,7 +232,7 @@ def _collects(u: Update, last: Clip) -> bool:
 def _edited_behind(view: View) -> list[Hit]:
     edited = [(u, view.acting(u)[-1]) for u in view.called if any(e.late for e in u.edits) and not _collects(u, view.acting(u)[-1])]
     if not edited:
-        return []
+        return _other_than_clipped(view)
     u, c = edited[0]
     edit = next(e for e in u.edits if e.late)
     how = f"multiplied by {number(edit.factors[0])}" if edit.uniform else "changed"
@@ -242,6 +242,27 @@ def _edited_behind(view: View) -> list[Hit]:
     )
     evidence = {"norm_clipped": c.after, "norm_used": u.used, "max_norm": c.bound}
     return [hit(text, edited, evidence)]
+
+
+def _other_than_clipped(view: View) -> list[Hit]:
+    """Where gradients were not read: the norm that was recorded with the step is not the one the clip left."""
+    if view.loop.sharded:
+        return []
+    changed = []
+    for u in view.called:
+        (c, *more) = view.acting(u)
+        comparable = not u.exact and not more and c.covers >= u.norms.keys() and c.leaves(c.factor * c.returned)
+        if comparable and not c.leaves(u.used):
+            changed.append((u, c, c.factor * c.returned))
+    if not changed:
+        return []
+    u, c, left = changed[0]
+    text = (
+        f"{view.label}the gradients clipped at {at(c.site)} are changed before the step at {at(u.step_site)}: the clip left "
+        f"{number(left)}, the optimizer used {number(u.used)}; do that before the clip"
+    )
+    evidence = {"norm_clipped": left, "norm_used": u.used, "max_norm": c.bound}
+    return [hit(text, [(u, c) for u, c, _ in changed], evidence)]
 
 
 def zero_grad_before_step(run: Run, found: Detection) -> list[Hit]:
@@ -287,9 +308,10 @@ def closure_recomputes_grads(run: Run, found: Detection) -> list[Hit]:
     for view in views(run):
         for clips in same_place((u, c) for u, c in view.clips(Phase.OUTSIDE) if not any(x.in_step for x in view.acting(u))):
             u, c = clips[0]
+            often = f" ({u.evaluations} times)" if u.evaluations > 1 else ""
             text = (
-                f"{view.label}the clip at {at(c.site)} comes before step(closure), and the closure computes the gradients anew "
-                f"({u.evaluations} times): the optimizer used {number(u.used)} where max_norm is {number(c.bound)}; clip inside the closure"
+                f"{view.label}the clip at {at(c.site)} comes before step(closure), and the closure computes the gradients anew{often}: "
+                f"the optimizer used {number(u.used)} where max_norm is {number(c.bound)}; clip inside the closure"
             )
             hits.append(hit(text, clips, {"norm_used": u.used, "max_norm": c.bound, "num_evaluations": u.evaluations}))
     return _once(hits)

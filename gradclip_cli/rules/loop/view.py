@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import Any
+
+import numpy as np
 
 from gradclip_cli.detect.loop import Clip, Edit, Hand, OptimizerLoop, Phase, Update, loops
 from gradclip_cli.detect.ranks import whole_norms
@@ -110,8 +112,9 @@ class View:
     def unreached(self) -> Hand | None:
         """A comparison with a bound that no norm the optimizer used exceeded: a clip by hand that had nothing to do."""
         bounded = [(u, h) for u in self.taken if not self.acting(u) for h in u.hands if not math.isnan(h.bound)]
-        kept = bounded and not any(h.over and not u.used <= h.bound for u, h in bounded) and self.hand.kind is HandKind.NONE
-        return bounded[0][1] if kept else None
+        if self.hand.kind is not HandKind.NONE or any(c.by_hand for u in self.taken for c in u.clips):
+            return None
+        return bounded[0][1] if bounded and not any(h.over and not u.used <= h.bound for u, h in bounded) else None
 
     @cached_property
     def dropped(self) -> int:
@@ -188,9 +191,33 @@ def views_of_ranks(run: Run) -> dict[int, list[View]]:
 def _views(whole: Recorded, rank: int) -> list[View]:
     part = whole.parts[rank]
     found = loops(_traces(whole)[rank])
+    for loop in found:
+        _add_recorded_norms(loop, part)
     clips = any(c.covers and c.bounds for loop in found for u in loop.updates for c in u.clips)
     alone = sum(map(is_alone, whole.parts.values()))
     return [View(loop, part, max(len(found), alone), clips) for loop in found]
+
+
+def _add_recorded_norms(loop: OptimizerLoop, part: RankPart) -> None:
+    """To updates whose gradients the trace did not read: the norms that were recorded with each step."""
+    missing = {u.u + 1: u for u in loop.updates if not u.exact and not u.skipped}
+    if not missing:
+        return
+    optimizer, used = part.columns.get("optimizer"), part.columns.get("grad_norm_used")
+    for row in np.flatnonzero(np.isin(part.steps, list(missing))).tolist():
+        if optimizer is None or optimizer[row] == loop.o:
+            update = missing[int(part.steps[row])]
+            norms = part.tensor_norms[row]
+            update.norms = {i: float(norms[i]) for i in np.flatnonzero(norms > 0).tolist()}
+            update.used = math.nan if used is None else float(used[row])
+            _believe_norm(update)
+
+
+def _believe_norm(update: Update) -> None:
+    """Where no clip seems to act, and yet the norm used is what the last one left: gradients came there in a way that is not traced."""
+    clips = [i for i, c in enumerate(update.clips) if c.bounds and c.covers >= update.norms.keys() and c.leaves(update.used)]
+    if clips and update.norms and not update.effective():
+        update.clips[clips[-1]] = replace(update.clips[clips[-1]], phase=Phase.EFFECTIVE)
 
 
 @lru_cache(maxsize=2)
