@@ -31,7 +31,11 @@ def watched(loop: Callable[[], None], *, exact: bool = True, max_updates: int | 
 def ranks(*loops: Callable[[], None]) -> Run:
     """Each loop as one rank of a run."""
     runs = [watched(loop) for loop in loops]
-    parts = {r: replace(run.recorded.parts[0], rank=r) for r, run in enumerate(runs) if run.recorded is not None}
+    parts = {
+        r: replace(run.recorded.parts[0], rank=r, header={**run.recorded.parts[0].header, "world_size": len(runs)})
+        for r, run in enumerate(runs)
+        if run.recorded is not None
+    }
     return replace(runs[0], recorded=Recorded(len(runs), parts))
 
 
