@@ -90,7 +90,7 @@ def check_script(script: str, *, module: bool) -> None:
 def run_directory(output: Path | None, script: str, *, force: bool) -> Path:
     """Where this rank records; made free where `force` says so."""
     from gradclip_cli.errors import UsageError
-    from gradclip_cli.runfile import check_free, remove_recorded
+    from gradclip_cli.runfile import check_free, check_writable, remove_recorded
 
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if output is None:
@@ -102,6 +102,7 @@ def run_directory(output: Path | None, script: str, *, force: bool) -> Path:
     if force:
         remove_recorded(directory, rank=rank, world_size=world_size)
     check_free(directory, rank=rank)
+    check_writable(directory)
     return directory
 
 

@@ -43,7 +43,7 @@ def verify_script(
     from gradclip_cli.analysis import judge_loop
     from gradclip_cli.cli.record import check_script, check_torch
     from gradclip_cli.errors import GradclipError
-    from gradclip_cli.runfile import check_free, remove_recorded
+    from gradclip_cli.runfile import check_free, check_writable, remove_recorded
 
     check_torch()
     check_script(script, module=module)
@@ -52,6 +52,7 @@ def verify_script(
         if force:
             remove_recorded(output, rank=rank, world_size=world_size)
         check_free(output, rank=rank)
+        check_writable(output)
     with _temporary() as temporary:
         directory = output or temporary / "run"
         code = _watched(script, args, module=module, max_steps=max_steps, directory=directory)

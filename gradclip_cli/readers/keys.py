@@ -49,8 +49,9 @@ def pick(source: str, log: Log, wanted: Wanted, notes: list[str]) -> dict[str, s
             notes.append(f"no total loss among {listed(parts)}; name one with --loss KEY")
     if LOSS not in keys and GRAD_NORM not in keys:
         _by_file_name(source, num_points, keys, notes)
+    taken = set(keys.values())
     for key in num_points:
-        if (tensor := names.tensor_of(key)) is not None and key not in keys.values():
+        if (tensor := names.tensor_of(key)) is not None and key not in taken:
             keys[TENSOR_PREFIX + tensor] = key
     return keys
 

@@ -78,7 +78,7 @@ _POST = re.compile(r"(?:^|_)(?:clipped|post_?clip(?:ped|ping)?|after_?clip(?:pin
 _PRE = re.compile(r"(?:^|_)(?:unclipped|raw|pre_?clip(?:ped|ping)?|before_?clip(?:ping)?|no_?clip)(?:_|$)")
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 18)
 def words(key: str) -> str:
     """The lower-case words of a key joined by `_`, a unit in brackets at the end left out."""
     # W&B's chart export names a column "<run name> - <key>".
@@ -86,7 +86,7 @@ def words(key: str) -> str:
     return _SEPARATORS.sub("_", _CAMEL.sub("_", _UNIT.sub("", key)).lower()).strip("_")
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 18)
 def tensor_of(key: str) -> str | None:
     """The tensor whose norm a key holds ("grad_norm/blocks.0.weight" -> "blocks.0.weight"), or None."""
     m = _TENSOR.match(key.strip())
@@ -98,7 +98,7 @@ def rank(role: str, key: str) -> int | None:
     return _ranks(key).get(role)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 18)
 def _ranks(key: str) -> dict[str, int]:
     """All roles that a key fits, mostly none."""
     if len(key) > 300:

@@ -21,6 +21,6 @@ Columns, float64, one row an update: `loss`, `grad_norm` (before clipping), `gra
 """
 
 from gradclip_cli.runfile.reading import is_recorded, read_recorded
-from gradclip_cli.runfile.writer import RunWriter, check_free, remove_recorded
+from gradclip_cli.runfile.writer import RunWriter, check_free, check_writable, remove_recorded
 
-__all__ = ["RunWriter", "check_free", "is_recorded", "read_recorded", "remove_recorded"]
+__all__ = ["RunWriter", "check_free", "check_writable", "is_recorded", "read_recorded", "remove_recorded"]

@@ -203,12 +203,8 @@ def check_free(directory: Path, *, rank: int = 0) -> None:
     """Whether a rank may record there.
 
     Raises:
-        GradclipError: Where nothing can be written there, a recorded run lies there already, or something else is called as its files are.
+        GradclipError: Where a recorded run lies there already, or something else is called as its files are.
     """
-    there = next(p for p in (directory, *directory.absolute().parents) if os.path.lexists(p))
-    if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
-        what = "may not be written into" if os.path.isdir(there) else "is no directory"
-        raise GradclipError(f"{there}: {what}; expected a directory to record in", hint="name another directory (-o)")
     if os.path.lexists(part_folder(directory, rank)):
         raise GradclipError(
             f"{directory}: already holds a recorded run (rank {rank}); nothing is overwritten",
@@ -216,6 +212,18 @@ def check_free(directory: Path, *, rank: int = 0) -> None:
         )
     if os.path.lexists(directory / RUN_FILE) and not _is_ours(directory / RUN_FILE):
         raise GradclipError(f"{directory / RUN_FILE}: is no header of a recorded run", hint="name another directory (-o)")
+
+
+def check_writable(directory: Path) -> None:
+    """Whether the directory may be written into, or made: worth asking before a long run, which would go on without being recorded.
+
+    Raises:
+        GradclipError: Where it may not.
+    """
+    there = next(p for p in (directory, *directory.absolute().parents) if os.path.lexists(p))
+    if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
+        what = "may not be written into" if os.path.isdir(there) else "is no directory"
+        raise GradclipError(f"{there}: {what}; expected a directory to record in", hint="name another directory (-o)")
 
 
 def remove_recorded(directory: Path, *, rank: int = 0, world_size: int = 1) -> None:

@@ -18,8 +18,8 @@ from gradclip_cli.watch.registry import Registry
 
 _BLOCK_UPDATES = 100
 _BLOCK_S = 5.0
-# A write after each update waits until so many times its duration have passed since the one before.
-_MOST_TIMES = 4.0
+# Writes after each update may take so long in all; then one waits until so many times the duration of the one before have passed.
+_FREE_S, _MOST_TIMES = 3.0, 4.0
 # The trace holds every event of the first updates, then only those of updates that go another way than any before.
 _TRACED_UPDATES = 200
 _EPS = 1e-6
@@ -86,7 +86,7 @@ class Recorder:
         self._clips: dict[int, list[_Clip]] = {}
         self._num_rows = 0
         self._written_at = time.monotonic()
-        self._took_s = 0.0
+        self._took_s = self._all_took_s = 0.0
         self._last_row_at: float | None = None
         self._num_tensors = 0
         self._max_norm: float | None = None
@@ -187,8 +187,9 @@ class Recorder:
     # --- writing
 
     def _is_cheap(self) -> bool:
-        """Whether writing after each update is asked for, and takes a small part of the time."""
-        return self._every_update and time.monotonic() - self._written_at > _MOST_TIMES * self._took_s
+        """Whether writing after each update is asked for, and takes little time, or a small part of it."""
+        waited_s = time.monotonic() - self._written_at
+        return self._every_update and (self._all_took_s < _FREE_S or waited_s > _MOST_TIMES * self._took_s)
 
     def flush(self) -> None:
         """Write what is there. The one moment that waits for the device."""
@@ -196,6 +197,7 @@ class Recorder:
         self._flush()
         self._written_at = time.monotonic()
         self._took_s = self._written_at - begun
+        self._all_took_s += self._took_s
 
     def _flush(self) -> None:
         observer = self.observer
