@@ -79,6 +79,6 @@ def abandon(writer: RunWriter) -> None:
     """Let go of the files without a word, as `kill -9` would."""
     import os
 
-    for fd in writer._fds.values():
-        os.close(fd)
+    for opened in writer._fds.values():
+        os.close(opened.fd)
     writer._fds.clear()

@@ -392,7 +392,6 @@ class Observer:
             held.clear()
         self._last_here = _Here()
 
-    @hook
     def finish(self) -> None:
         """Nothing more comes."""
         self._close_window()
