@@ -38,11 +38,11 @@ def watch(
     """
     from gradclip_cli.runfile import check_free, remove_recorded
     from gradclip_cli.watch.launch import say
-    from gradclip_cli.watch.processes import rank_and_world
+    from gradclip_cli.watch.processes import group_member, rank_and_world
     from gradclip_cli.watch.watcher import Watcher
 
     path = Path(directory)
-    rank, world_size = rank_and_world(path, is_child=False)
+    rank, world_size = rank_and_world(path, is_child=False, member=group_member())
     if force:
         remove_recorded(path, rank=rank, world_size=world_size)
     check_free(path, rank=rank)

@@ -120,10 +120,13 @@ class _Recording:
         where = self._settings["directory"]
         if watcher.failed:
             return
-        if not watcher.updates:
-            say("nothing was recorded: the script took no optimizer step")
+        if watcher.updates:
+            if os.path.isdir(where):
+                say(f"{watcher.updates:,} updates recorded\nsee them with: gradclip analyze {_quoted(where)}")
         elif os.path.isdir(where):
-            say(f"{watcher.updates:,} updates recorded\nsee them with: gradclip analyze {_quoted(where)}")
+            say(f"processes that the script started were recorded\nsee them with: gradclip analyze {_quoted(where)}")
+        else:
+            say("nothing was recorded: the script took no optimizer step")
 
 
 def _watch_exit(recording: _Recording) -> None:

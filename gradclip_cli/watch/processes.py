@@ -13,15 +13,23 @@ SETTINGS = "GRADCLIP_WATCH"
 """Environment variable by which a spawned child learns what to watch."""
 
 
-def rank_and_world(directory: Path, *, is_child: bool) -> tuple[int, int]:
+def group_member() -> tuple[int, int] | None:
+    """Rank and size of the process group this process is in now; None where it is in none."""
+    import torch.distributed as dist
+
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else None
+
+
+def rank_and_world(directory: Path, *, is_child: bool, member: tuple[int, int] | None) -> tuple[int, int]:
     """This process's rank and how many there are.
 
     A forked child that belongs to no process group takes the first number nobody has.
-    """
-    import torch.distributed as dist
 
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
+    Args:
+        member: What `group_member` said when this process trained; by the time its first block is written the group may be gone.
+    """
+    if member is not None:
+        return member
     if "RANK" in os.environ:
         return int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", 1))
     rank = 0

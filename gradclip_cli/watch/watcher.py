@@ -21,7 +21,7 @@ from gradclip_cli.watch.batches import BatchWatcher
 from gradclip_cli.watch.gradients import GradientKeeper
 from gradclip_cli.watch.observer import Observer
 from gradclip_cli.watch.patches import Patches
-from gradclip_cli.watch.processes import rank_and_world, watch_spawned
+from gradclip_cli.watch.processes import group_member, rank_and_world, watch_spawned
 from gradclip_cli.watch.recorder import Recorder
 
 # Of a recording on a CPU, where reading a gradient makes nobody wait, the first updates are read as exactly as `verify` does it:
@@ -74,6 +74,8 @@ class Watcher:
         self._parent = parent
         self._pid = os.getpid()
         self._is_child = False
+        self._member: tuple[int, int] | None = None
+        self._finalizer: multiprocessing.util.Finalize | None = None
         self._undo: list[Callable[[], None]] = []
         self._batches = BatchWatcher()
         self._new_recorder()
@@ -156,9 +158,14 @@ class Watcher:
         self._recorder.event(event)
 
     def _use(self, o: int, optimizer: torch.optim.Optimizer, event: dict[str, Any]) -> None:
+        if self._member is None:
+            self._member = group_member()
         self._recorder.use(o, optimizer, event)
 
     def _update(self, o: int) -> None:
+        if self._is_child and self._finalizer is None:
+            # What was registered before a child has begun, `multiprocessing` forgets.
+            self._finalizer = multiprocessing.util.Finalize(None, self.stop, args=("finished",), exitpriority=100)
         self._recorder.update(o)
         if self._max_updates is not None and self._observer.updates >= self._max_updates:
             raise StopTraining
@@ -180,7 +187,7 @@ class Watcher:
             self._on_problem(f"recording stopped after {self._observer.updates:,} updates ({fault}); the training {what_next}")
 
     def _writer(self) -> RunWriter:
-        rank, world_size = rank_and_world(self.directory, is_child=self._is_child)
+        rank, world_size = rank_and_world(self.directory, is_child=self._is_child, member=self._member)
         devices = sorted({p.device.type for _, p in self._observer.registry.parameters()})
         header = {
             "torch": torch.__version__,
@@ -195,12 +202,12 @@ class Watcher:
             "exact": self._exact,
             "replicated": world_size > 1 and _has_replicas(),
         } | self._header
-        if self._is_child:
-            multiprocessing.util.Finalize(None, self.stop, args=("finished",), exitpriority=100)
         return RunWriter(self.directory, header, rank=rank, on_problem=self._on_problem)
 
     def _became_child(self) -> None:
         self._is_child = True
+        self._member = None
+        self._finalizer = None
         self._pid = os.getpid()
 
     def _forked(self) -> None:
