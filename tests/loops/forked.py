@@ -24,6 +24,8 @@ from gradclip_cli.watch import launch
 from tests.loops import HERE, TIMEOUT_S, VERDICTS, compare
 
 _CODES = {"pass": ExitCode.OK, "fail": ExitCode.FINDINGS, "cannot-judge": ExitCode.CANNOT_JUDGE}
+# What the program that runs now prints.
+_SAID = f"{tempfile.gettempdir()}/gradclip-loop-{os.getpid()}"
 
 
 def in_fork(script: str, args: Sequence[str], *, module: bool, max_steps: int, directory: Path) -> int:
@@ -51,9 +53,10 @@ def _become(script: str, args: Sequence[str], settings: dict[str, object]) -> No
     try:
         # None of what this process would do at its end.
         atexit._clear()
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        said = os.open(_SAID, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        for fd in (1, 2):
+            os.dup2(said, fd)
         sys.argv = ["-c", json.dumps(settings), script, *args]
         launch.main()
         code = 0
@@ -71,7 +74,9 @@ def judge(name: str) -> str | None:
     except GradclipError as e:
         return f"no verdict: {e}"
     assert verification is not None
-    return compare(VERDICTS[name], [f.rule for f in verification.findings], _CODES[verification.verdict])
+    problem = compare(VERDICTS[name], [f.rule for f in verification.findings], _CODES[verification.verdict])
+    said = Path(_SAID).read_text(encoding="utf-8", errors="replace")[-2000:]
+    return problem and "; ".join([problem, f"{verification.updates} updates", *verification.notes, f"it said: {said}"])
 
 
 def main() -> None:
@@ -79,7 +84,10 @@ def main() -> None:
     torch.set_num_threads(1)
     verify_script._watched = in_fork
     os.chdir(tempfile.gettempdir())
-    wrong = {name: problem for name in sys.argv[1:] if (problem := judge(name)) is not None}
+    try:
+        wrong = {name: problem for name in sys.argv[1:] if (problem := judge(name)) is not None}
+    finally:
+        Path(_SAID).unlink(missing_ok=True)
     print(json.dumps(wrong, indent=1))
 
 
