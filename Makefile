@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SMALL := $(VENV)/.installed-for-use
+TWINS := sample_runs/bad-batch
 
 .DEFAULT_GOAL := help
 
@@ -24,8 +25,13 @@ $(STAMP): $(SMALL)
 
 setup: $(STAMP) ## Make the environment in .venv
 
-demo: $(SMALL) ## Judge a sample run: the main job, end to end
-	$(BIN)/gradclip analyze sample_runs/spike-recovered.csv
+demo: $(SMALL) ## A training that a bad batch ruined: what happened, which threshold, and the twin that it saves
+	@printf '\n1. What happened? Here nothing was clipped.\n\n'
+	$(BIN)/gradclip analyze $(TWINS)/max_norm-none
+	@printf '\n2. Which threshold would have held?\n\n'
+	$(BIN)/gradclip suggest-threshold $(TWINS)/max_norm-none
+	@printf '\n3. The same training, with the same bad batch, clipped at that threshold:\n\n'
+	$(BIN)/gradclip analyze $(TWINS)/max_norm-suggested
 
 test: $(STAMP) ## Run the tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gradclip_cli.detect import detect
-from gradclip_cli.model import LR, Analysis, Check, Run, Status, Target, Verification
+from gradclip_cli.model import LR, Analysis, Check, Recorded, Run, Severity, Status, Target, Verification
 from gradclip_cli.rules import RULES, apply_rules, verdict_of
 from gradclip_cli.rules.loop.clipped import as_clipped
 from gradclip_cli.rules.loop.notes import loop_notes
+from gradclip_cli.wording import count
 
 
 def analyze(run: Run) -> Analysis:
@@ -36,14 +37,12 @@ def judge_loop(run: Run, source: str, *, crashed: str = "") -> Verification:
     part = run.recorded.parts[min(run.recorded.parts)]
     updates = len(part.steps)
     unjudged = {s.rule: s.reason for s in skipped}
-    counted = [f for f in findings if f.rule.startswith("GC4")]
-    notes = [*loop_notes(run), *([f"the script ended with {crashed} after {updates:,} updates"] if crashed else [])]
-    faults = {p.rank: p.header["fault"] for p in run.recorded.parts.values() if p.header.get("fault")}
-    notes += [f"rank {rank} could not be watched to the end: {fault}" for rank, fault in faults.items()]
+    counted = {f.rule for f in findings if f.rule.startswith("GC4")}
+    too_little = _too_little(run.recorded, crashed) or [unjudged[r] for r in ("GC410",) if r in unjudged]
     alone = run.recorded.world_size > 1 and len(run.recorded.parts) == 1
     if counted:
         verdict = "fail"
-    elif "GC410" in unjudged or crashed or faults or not part.ended or updates < _MIN_UPDATES or alone:
+    elif too_little or alone:
         verdict = "cannot-judge"
     else:
         verdict = "pass"
@@ -58,8 +57,22 @@ def judge_loop(run: Run, source: str, *, crashed: str = "") -> Verification:
             status, detail = Status.PASS, "not seen"
         evidence = mine[0].evidence if mine else {}
         file, line = (mine[0].place if mine else None) or (None, None)
-        severity = mine[0].severity if mine else rule.severity
+        # Every finding in the loop fails it, as the verdict has it, and so does its check in every report.
+        severity = Severity.ERROR if rule.id in counted else mine[0].severity if mine else rule.severity
         checks.append(Check(rule.id, rule.name, status, detail, evidence, severity, file=file, line=line))
     header = part.header
     target = Target(str(header.get("device", "")), run.recorded.world_size, str(header.get("torch", "")))
-    return Verification(source, target, updates, verdict, findings, tuple(checks), tuple(notes))
+    return Verification(source, target, updates, verdict, findings, tuple(checks), (*loop_notes(run), *too_little))
+
+
+def _too_little(recorded: Recorded, crashed: str) -> list[str]:
+    """Why a record without a finding is no proof of a loop, a sentence each; empty where it is one."""
+    part = recorded.parts[min(recorded.parts)]
+    updates = len(part.steps)
+    faults = {p.rank: p.header["fault"] for p in recorded.parts.values() if p.header.get("fault")}
+    return [
+        *([f"the script ended with {crashed} after {updates:,} updates"] if crashed else []),
+        *(f"rank {rank} could not be watched to the end: {fault}" for rank, fault in faults.items()),
+        *(["the record breaks off before the script ended"] if not (part.ended or crashed or faults) else []),
+        *([f"only {count(updates, 'update')} of the optimizer, which shows too little of a loop"] if updates < _MIN_UPDATES else []),
+    ]

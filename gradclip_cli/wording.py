@@ -43,6 +43,11 @@ def span(first: int, last: int | None = None) -> str:
     return f"{first:,}" if last is None or last == first else f"{first:,}–{last:,}"
 
 
+def cut(lines: Sequence[str], most: int = 12) -> list[str]:
+    """The first of a long list, with how many more there are; the reports for programs hold them all."""
+    return list(lines) if len(lines) <= most else [*lines[:most], f"+{len(lines) - most:,} more: --format json lists them all"]
+
+
 # A rule, or a check of the device battery.
 NUMBERED = re.compile(r"[A-Z]+[0-9]{3}")
 

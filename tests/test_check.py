@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -191,7 +192,9 @@ def test_max_norm_of_the_command_line_is_evidence_for_the_rules(gradclip: Call, 
 
 STAND_IN = """#!{python}
 import json, os, subprocess, sys, time
-words = sys.argv[3:]
+launcher, words = sys.argv[1:sys.argv.index("gradclip_cli") + 1], sys.argv[sys.argv.index("gradclip_cli") + 1:]
+if launcher != ["-m", "gradclip_cli"] and launcher != ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "gradclip_cli"]:
+    sys.exit(f"started as {{launcher}}")
 behaviour = words[-1]
 print("training says hello")
 if behaviour == "crash":
@@ -201,6 +204,10 @@ if behaviour == "usage":
 if behaviour == "hang":
     subprocess.Popen(["sleep", "60"])
     time.sleep(60)
+if behaviour == "kill":
+    os.kill(os.getpid(), 9)
+if behaviour == "refuse":
+    sys.exit(print("gradclip: error: kept: already holds a recorded run\\nhint: --force", file=sys.stderr) or 3)
 if words[0] != "verify":
     target = words[words.index("-o") + 1]
     if behaviour != "nothing":
@@ -234,11 +241,43 @@ def test_what_a_stage_recorded_is_handed_on(stand_in: Callable[..., list[stages.
     assert (tmp_path / "kept" / "run.csv").exists()
 
 
+def test_ranks_are_started_by_torchrun(stand_in: Callable[..., list[stages.Stage]], tmp_path: Path) -> None:
+    (stage,) = stand_in(("torchrun", "--nproc-per-node", "2", "-m", "gradclip_cli", "record", "train.py"))
+    assert stage.suite.name == "torchrun --nproc-per-node 2 -m gradclip_cli record train.py"
+    assert (stage.suite.judgement, stage.suite.checks[0].title) == ("pass", "preflight record")
+    assert stage.recorded == tmp_path / "scratch" / "1-record"
+
+
+def test_a_run_that_lay_there_before_is_not_judged(stand_in: Callable[..., list[stages.Stage]], tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    write_run(tmp_path / "kept" / "old.csv", norm=False)
+    (stage,) = stand_in(("record", "-o", "kept", "refuse"))
+    assert stage.recorded is None
+    assert stage.suite.checks[0].detail == "ended with status 3: kept: already holds a recorded run"
+
+
+@pytest.mark.parametrize("option", ["--format", "--format=text", "-f", "-fjunit"])
+def test_the_format_of_verify_is_ours(stand_in: Callable[..., list[stages.Stage]], option: str) -> None:
+    with pytest.raises(UsageError, match="--format was given"):
+        stand_in(("verify", "--max-steps", "3", option, "text", "train.py"))
+    (stage,) = stand_in(("verify", "train.py", option, "text"))
+    assert stage.suite.checks[0].detail == "left nothing to judge", "the stand-in's answer: the option is the script's"
+
+
+def test_a_preflight_on_several_ranks_says_what_to_do(gradclip: Call) -> None:
+    done = gradclip("check", "--preflight", code=2, env={"RANK": "1", "WORLD_SIZE": "2"})
+    assert "started on 2 ranks" in done.stderr
+    assert '"torchrun --nproc-per-node 8 -m gradclip_cli record train.py"' in done.stderr
+    assert "WORLD_SIZE is 'x'" in gradclip("check", "--preflight", code=2, env={"WORLD_SIZE": "x"}).stderr
+    gradclip("check", SAMPLES / "stable", code=0, env={"RANK": "1", "WORLD_SIZE": "2"})
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("record", "crash"), "ended with status 1: RuntimeError: no such data"),
         (("record", "nothing"), "left nothing to judge"),
+        (("record", "kill"), "was ended by signal 9"),
         (("verify", "crash"), "ended with status 1: RuntimeError: no such data"),
         (("verify", "no-json"), "left nothing to judge"),
     ],
@@ -273,13 +312,65 @@ def test_a_command_line_that_its_command_refuses_is_a_bad_configuration(stand_in
         (["record", "--max-steps", "5", "--output=a", "train.py", "-o", "b"], "a"),
         (["record", "--max-steps", "5", "train.py", "-o", "b"], None),
         (["record", "-m", "pkg.train", "-o", "b"], None),
+        (["record", "-oa", "train"], "a"),
+        (["record", "train", "-o", "b"], None),
+        (["record", "--force", "--save-grads", "every:5", "train", "-o", "b"], None),
+        (["record", "--force", "--save-grads=never", "-o", "a", "train"], "a"),
+        (["record", "--", "train", "-o", "b"], None),
+        (["record", "-o"], ""),
         (["probe", "--steps", "5", "--output", "c"], "c"),
+        (["probe", "pkg:make", "-o", "c"], "c"),
         (["probe"], None),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else None,
 )
 def test_where_a_command_line_records_to(words: list[str], place: str | None) -> None:
-    assert stages._output_of(words) == place
+    assert stages._value(stages._Line("", (), words[0], words[1:]), ("-o", "--output")) == place
+
+
+def test_what_an_interrupt_leaves_behind(tmp_path: Path) -> None:
+    """Nothing: neither the process that was started, which does not listen, nor its scratch directory."""
+    pytest.importorskip("torch")
+    (tmp_path / "gradclip.toml").write_text('preflight = ["record deaf.py"]\n')
+    (tmp_path / "deaf.py").write_text(
+        "import os, signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
+    )
+    (tmp_path / "tmp").mkdir()
+    env = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "tmp")}
+    process = subprocess.Popen([sys.executable, "-m", "gradclip_cli", "check"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    # A cancelled job, and the impatient one who cancels once more.
+    process.terminate()
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.endswith("gradclip: interrupted\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+DDP = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+"""
+
+
+def test_a_preflight_of_two_ranks(gradclip: Call, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    torchrun = "torchrun --nproc-per-node 2 -m gradclip_cli record"
+    (tmp_path / "gradclip.toml").write_text(f'preflight = ["{torchrun} --max-steps 40 train.py"]\n')
+    train = TRAIN.replace("BOUND", "5.0").replace("model = ", "model = nn.parallel.DistributedDataParallel(").replace(", 1))\n", ", 1)))\n")
+    (tmp_path / "train.py").write_text(DDP + train + "dist.destroy_process_group()\n")
+    env = {"OMP_NUM_THREADS": "1"}
+    (suite,) = json.loads(gradclip("check", "-f", "json", code=0, env=env).stdout)["suites"]
+    status = {c["id"]: c["status"] for c in suite["checks"]}
+    assert status["preflight"] == "pass" and status["GC411"] == "pass", "both ranks were recorded"
+    (tmp_path / "gradclip.toml").write_text(f'preflight = ["{torchrun} missing.py"]\n')
+    assert "missing.py: no such file" in gradclip("check", code=2, env=env).stderr
 
 
 # The README's examples

@@ -162,6 +162,22 @@ def test_nothing_breaks_out_of_an_annotation() -> None:
     assert notice.split("\n") == [shown, f"{shown} a: {shown}"]
 
 
+@pytest.mark.parametrize("format", CHECK_FORMATS)
+def test_every_format_tells_the_notes(format: str) -> None:
+    suite = Suite("runs/a", (PASS,), tuple(f"note number {i} of <{HOSTILE}>" for i in range(20)))
+    text = CHECK_FORMATS[format]([suite], SETTINGS, color=False)
+    shown = 20 if format in ("json", "junit") else 12
+    assert text.count("note number") == shown
+    assert ("+8 more: --format json lists them all" in text) is (shown == 12)
+    assert "\x1b" not in text
+    if format == "json":
+        assert json.loads(text)["suites"][0]["notes"][19] == suite.notes[19].encode("utf-8", "backslashreplace").decode("utf-8")
+    if format == "junit":
+        assert (parse([suite]).findtext("testsuite/system-out") or "").count("\n") == 20
+    if format == "github":
+        assert [c[0] for c in commands(text)] == [], "no note begins a command"
+
+
 SETTINGS = [InForce("fail-on", "error", "default"), InForce("runs", ("a", "b"), "x.toml"), InForce("preflight", (("verify",),), "x.toml")]
 
 

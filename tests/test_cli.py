@@ -154,7 +154,14 @@ def test_interrupt_is_130(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "verdict"),
-    [("stable", "stable"), ("spike-recovered.csv", "spiked"), ("diverged.jsonl", "diverged"), ("nonfinite.log", "nonfinite")],
+    [
+        ("stable", "stable"),
+        ("spike-recovered.csv", "spiked"),
+        ("diverged.jsonl", "diverged"),
+        ("nonfinite.log", "nonfinite"),
+        ("bad-batch/max_norm-none", "diverged"),
+        ("bad-batch/max_norm-suggested", "spiked"),
+    ],
 )
 def test_sample_runs(gradclip: Call, name: str, verdict: str) -> None:
     done = gradclip("analyze", SAMPLES / name, "--format", "json", code=0)
@@ -165,7 +172,14 @@ def test_sample_runs(gradclip: Call, name: str, verdict: str) -> None:
 
 def test_a_directory_of_several_runs(gradclip: Call) -> None:
     done = gradclip("analyze", SAMPLES, "--format", "json", code=0)
-    assert sorted(r["verdict"] for r in json.loads(done.stdout)["runs"]) == ["diverged", "nonfinite", "spiked", "stable"]
+    assert sorted(r["verdict"] for r in json.loads(done.stdout)["runs"]) == [
+        "diverged",
+        "diverged",
+        "nonfinite",
+        "spiked",
+        "spiked",
+        "stable",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,13 @@ def test_a_later_layer_wins_key_by_key() -> None:
         ({"select": ["GC9"]}, "rule ids", None),
         ({"ignore": ["alwys-clipping"]}, "rule ids", "always-clipping"),
         ({"select": 3}, "a list of rules", None),
+        ({"select": []}, "with one at least", None),
+        ({"select": ["GC1", "divirged"]}, "select holds 'divirged'", "diverged"),
+        ({"chekc": {}}, "unknown key", "check"),
+        ({"preflight": ["verify", "recrod x.py"]}, "preflight holds 'recrod x.py'", "record"),
+        ({"preflight": [["verify", "a\0b.py"]]}, "preflight holds", None),
+        ({"preflight": ["torchrun --nproc-per-node 2 train.py"]}, "preflight holds", "-m gradclip_cli record"),
+        ({"preflight": ["torchrun -m gradclip_cli recrod x.py"]}, "preflight holds", "record"),
         ({"require": ["grad norm"]}, "loss, grad_norm", "grad_norm"),
         ({"strict": "yes"}, "true or false", None),
         ({"min-steps": 0}, "at least 1", None),
@@ -140,6 +147,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("pyproject.toml", '[tool.gradclip.check]\nfail-on = "warning"\n'),
         ("pyproject.toml", 'x = 1\n[tool.gradclip]\nmin-steps = 9\n[tool.gradclip.check]\nfail-on = "warning"\n'),
         ("gradclip.toml", 'fail-on = "warning"\n'),
+        ("gradclip.toml", '\ufefffail-on = "warning"\r\n'),
         ("gradclip.toml", '[check]\nfail-on = "warning"\n'),
     ],
 )
@@ -155,6 +163,7 @@ def test_places_in_a_file(tmp_path: Path, name: str, text: str) -> None:
     [
         ("gradclip.toml", "fail-on = ", "not valid TOML"),
         ("gradclip.toml", b"\xff\xfe", "no UTF-8"),
+        ("gradclip.toml", b"#" * 10_000_001, "more than 10,000,000 bytes"),
         ("gradclip.toml", "check = 3", "is not a table"),
         ("gradclip.toml", '[tool.gradclip]\nfail-on = "error"', "unknown key 'tool'"),
         ("gradclip.toml", "min-steps = 1\n[check]\nmin-steps = 2", "set twice"),
@@ -212,7 +221,6 @@ def test_the_nearest_file_up_to_the_repository(tmp_path: Path, monkeypatch: pyte
         ({"select": ["GC102"]}, "GC102", "info", False),
         ({"select": ["GC202"]}, "GC202", "info", True),
         ({"select": ["GC201"], "ignore": ["GC2"]}, "GC201", "warning", False),
-        ({"select": []}, "GC103", "error", False),
     ],
     ids=str,
 )
@@ -500,6 +508,24 @@ def document(**more: object) -> dict[str, object]:
         ],
         **more,
     }
+
+
+def test_a_check_knows_the_line_of_its_finding() -> None:
+    run = make_run([2.0] * 40, [1.0] * 40)
+    found = Finding("GC402", "clip-after-step", Severity.ERROR, "m", 1, 2, {}, place=("train.py", 7))
+    checks = judge(replace(analyze(run), findings=(found,)), Policy(), RULES).checks
+    assert [(c.id, c.file, c.line) for c in checks if c.file] == [("GC402", "train.py", 7)]
+    placed = document(checks=[check("GC403", "clip-before-backward", "fail", "m2") | {"file": "train.py", "line": 9}])
+    assert [(c.file, c.line) for c in verified("v", placed, Policy()).checks] == [("train.py", 9)]
+
+
+def test_the_notes_of_a_run_and_of_verify_are_those_of_its_suite() -> None:
+    run = make_run([2.0] * 40, [1.0] * 40, notes=("rows are counted instead",))
+    assert judge(analyze(run), Policy(), RULES).notes == ("rows are counted instead",)
+    assert verified("v", document(notes=["one rank only"]), Policy()).notes == ("one rank only",)
+    suite = verified("v", document(notes=["one rank only", "it crashed"], verdict="cannot-judge", checks=[], findings=[]), Policy())
+    assert [(c.id, c.detail, c.missing) for c in suite.checks] == [("verdict", "one rank only; it crashed", True)]
+    assert suite.notes == (), "told once"
 
 
 def test_checks_of_verify_are_judged_by_the_policy() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -85,3 +88,53 @@ def test_names_from_outside_are_harmless() -> None:
         assert "\x1b" not in text, name
         assert "\n::error" not in text, name
         assert name != "markdown" or "<b>" not in text
+
+
+@pytest.mark.parametrize("verdict", ["pass", "fail", "cannot-judge"])
+def test_the_reports_for_ci_agree_with_the_verdict(verdict: str) -> None:
+    checks = (GOOD, SKIPPED[0], *([BAD] if verdict == "fail" else []))
+    judged = verification(*checks, verdict=verdict)
+    assert judged.suite.judgement == verdict
+    suite = ET.fromstring(VERIFICATION_FORMATS["junit"](judged, color=False)).find("testsuite")
+    assert suite is not None
+    assert (suite.get("failures"), suite.get("errors")) == {"pass": ("0", "0"), "fail": ("1", "0"), "cannot-judge": ("0", "1")}[verdict]
+    text = VERIFICATION_FORMATS["github"](judged, color=False)
+    assert ("::error " in text) is (verdict != "pass")
+    assert f"\ngradclip: {verdict}: " in text
+    assert "something was not seen" in text
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ("clip(2.0)\n    clip(1.0)", 1, "clipped twice before one step"),
+        ("clip(1.0)\n    if step == 5: raise SystemExit(4)", 3, "the script ended with exit status 4 after 5 updates"),
+    ],
+    ids=["double-clip", "crash"],
+)
+def test_the_report_of_a_script_agrees_with_the_exit_status(
+    gradclip: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, body: str, code: int, said: str
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(SCRIPT.replace("BODY", body))
+    junit = gradclip("verify", "-f", "junit", "train.py", code=code, env={"OMP_NUM_THREADS": "1"})
+    suite = ET.fromstring(junit.stdout).find("testsuite")
+    assert suite is not None
+    assert (suite.get("failures"), suite.get("errors")) == (("1", "0") if code == 1 else ("0", "1"))
+    told = suite.find("testcase/failure") if code == 1 else suite.find("testcase/error")
+    assert told is not None
+    assert said in told.get("message", "")
+
+
+SCRIPT = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+def clip(bound):
+    torch.nn.utils.clip_grad_norm_(model.parameters(), bound)
+for step in range(10):
+    optimizer.zero_grad()
+    (9 * model(torch.randn(8, 4))).square().mean().backward()
+    BODY
+    optimizer.step()
+"""

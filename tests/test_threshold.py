@@ -188,12 +188,19 @@ def test_zeros_are_no_norms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "why"), [([1.0] * 29, "only 29 healthy of 29"), ([0.0] * 100, "100 zero"), ([np.nan] * 50, "50 not finite")]
+    ("values", "why", "to_do"),
+    [
+        ([1.0] * 29, "only 29 healthy of 29", "take a longer run"),
+        ([0.0] * 100, "100 zero or below", "log what clip_grad_norm_ returns"),
+        ([-1.0] * 100, "100 zero or below", "log what clip_grad_norm_ returns"),
+        ([np.nan] * 50, "50 not finite", "take a run that stays finite"),
+    ],
+    ids=["few", "zeros", "negative", "nan"],
 )
-def test_too_few_healthy_norms_are_refused(values: list[float], why: str) -> None:
+def test_too_few_healthy_norms_are_refused(values: list[float], why: str, to_do: str) -> None:
     s = suggest_threshold(run_of(np.array(values)))
     assert s.max_norm is s.low is s.high is s.clipped_fraction is None
-    assert why in s.refusal and s.hint
+    assert why in s.refusal and to_do in s.hint
     assert not s.candidates and not s.reasons
 
 
@@ -205,6 +212,20 @@ def test_equal_norms_have_an_interval_of_no_width() -> None:
 def test_a_run_without_norms_is_refused() -> None:
     s = suggest_threshold(make_run(loss=np.ones(100)))
     assert s.max_norm is None and "no gradient norm" in s.refusal
+
+
+@pytest.mark.parametrize("given", [{"loss": np.ones(100)}, {"grad_norm": norms(100)}, {"grad_norm": norms(20)}], ids=["none", "all", "few"])
+def test_what_the_reader_noted_is_told(given: dict[str, np.ndarray]) -> None:
+    s = suggest_threshold(make_run(**given, notes=("a column was left out",)))
+    assert s.notes.count("a column was left out") == 1
+
+
+@pytest.mark.parametrize(
+    ("percentile", "said"), [(99.0, "99th"), (91.0, "91st"), (99.9, "99.9th"), (99.99999, "99.99999th"), (2.0, "2nd"), (13.0, "13th")]
+)
+def test_a_percentile_is_told_in_full(percentile: float, said: str) -> None:
+    s = suggest_threshold(run_of(norms(2000)), percentile=percentile)
+    assert f"the {said} percentile" in " ".join((s.refusal, *s.reasons))
 
 
 def post_clip(values: np.ndarray, bound: float, **fields: object) -> Run:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.report.snippet import snippet
+from gradclip_cli.report.snippet import SNIPPETS, pasted, snippet
 from tests.conftest import ROOT, SAMPLES
 from tests.threshold_cases import norms
 
@@ -57,10 +57,13 @@ def test_json_holds_the_contract(gradclip: Gradclip, log: Path) -> None:
 
 def test_value_is_the_number_alone(gradclip: Gradclip, log: Path) -> None:
     done = gradclip("suggest-threshold", log, "--format", "value", code=0)
-    assert done.stdout == f"{float(np.percentile(norms(300), 99))!r}\n"
+    assert done.stdout == "1.728\n", "as in the line to paste"
+    assert np.percentile(norms(300), 99) == pytest.approx(1.728415, abs=1e-6)
     assert done.stderr == ""
+    (run,) = strict(gradclip("suggest-threshold", log, "--format", "json", code=0).stdout)["runs"]  # type: ignore[misc]
+    assert run["max_norm"] == float(np.percentile(norms(300), 99)), "all digits"
     asked = gradclip("suggest-threshold", log, "--format", "value", "--target-clip-fraction", "0.1", code=0)
-    assert float(asked.stdout) == pytest.approx(np.percentile(norms(300), 90), rel=1e-12)
+    assert float(asked.stdout) == pytest.approx(np.percentile(norms(300), 90), rel=5e-4)
 
 
 def test_no_number_is_status_3_and_nothing_to_paste(gradclip: Gradclip, tmp_path: Path) -> None:
@@ -88,7 +91,9 @@ def test_several_runs_stand_side_by_side_or_are_pooled(gradclip: Gradclip, tmp_p
     assert len(pooled["pooled"]) == 2 and any("c.csv was left out" in n for n in pooled["notes"])
     done = gradclip("suggest-threshold", *paths, "-f", "value", code=2)
     assert done.stdout == "" and "--pool" in done.stderr
-    assert float(gradclip("suggest-threshold", "--pool", *paths, "-f", "value", code=0).stdout) == pooled["max_norm"]
+    assert float(gradclip("suggest-threshold", "--pool", *paths, "-f", "value", code=0).stdout) == pytest.approx(
+        pooled["max_norm"], rel=5e-4
+    )
     gradclip("suggest-threshold", *paths, "--snippet", "hf", code=2)
 
 
@@ -127,14 +132,14 @@ def test_keys_may_be_named(gradclip: Gradclip, tmp_path: Path) -> None:
     path.write_text("step,loss,wobble\n" + "".join(f"{i},2.0,{v!r}\n" for i, v in enumerate(norms(100).tolist())))
     gradclip("suggest-threshold", path, code=3)
     done = gradclip("suggest-threshold", path, "--grad-norm", "wobble", "-f", "value", code=0)
-    assert float(done.stdout) == np.percentile(norms(100), 99)
+    assert float(done.stdout) == pytest.approx(np.percentile(norms(100), 99), rel=5e-4)
 
 
 def test_a_window(gradclip: Gradclip, tmp_path: Path) -> None:
     values = norms(600)
     values[300:] *= 4
     done = gradclip("suggest-threshold", write(tmp_path / "r.csv", values), "--from-step", 300, "--to-step", 499, "-f", "value", code=0)
-    assert float(done.stdout) == pytest.approx(np.percentile(values[300:500], 99), rel=1e-12)
+    assert float(done.stdout) == pytest.approx(np.percentile(values[300:500], 99), rel=5e-4)
 
 
 def test_a_snippet_is_the_line_to_paste(gradclip: Gradclip, log: Path) -> None:
@@ -164,6 +169,17 @@ def test_every_framework_has_its_line(framework: str, line: str) -> None:
     else:
         with pytest.raises(GradclipError, match="L2 norm only"):
             snippet(framework, 1.5, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(1.0, "1.0"), (0.71384213, "0.7138"), (12345.678, "12350.0"), (1.5e-9, "1.5e-09"), (1.23456e20, "1.235e+20")],
+    ids=str,
+)
+def test_how_a_number_is_pasted(value: float, written: str) -> None:
+    assert pasted(value) == written
+    for framework in SNIPPETS:
+        assert written in snippet(framework, value, 2.0)
 
 
 @pytest.mark.parametrize("format", ["text", "json", "markdown", "value"])
@@ -218,12 +234,13 @@ def test_a_picture(gradclip: Gradclip, log: Path, tmp_path: Path) -> None:
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("sample", ["stable", "spike-recovered.csv", "diverged.jsonl", "nonfinite.log"])
+@pytest.mark.parametrize("sample", ["stable", "spike-recovered.csv", "diverged.jsonl", "nonfinite.log", "bad-batch/max_norm-none"])
 def test_the_sample_runs(gradclip: Gradclip, sample: str) -> None:
     (run,) = strict(gradclip("suggest-threshold", SAMPLES / sample, "-f", "json", code=0).stdout)["runs"]  # type: ignore[misc]
-    # A small GPT and a perceptron whose usual norms lie between 0.3 and 0.5.
-    assert 0.45 < run["low"] < run["max_norm"] < run["high"] < 1.3
-    assert run["excluded"]["warmup"] >= 20
+    # A small GPT whose usual norms lie between 0.5 and 1.2.
+    assert 0.7 < run["low"] < run["max_norm"] < run["high"] < 2.5
+    assert 0.9 < run["max_norm"] < 1.5
+    assert run["excluded"]["warmup"] >= 19
     chosen = next(c for c in run["candidates"] if c["label"] == "recommended")
     assert chosen["exploding_caught"] == run["excluded"]["exploding"]
 
@@ -255,4 +272,4 @@ def test_a_threshold_that_clips_nothing_is_status_2(gradclip: Gradclip, log: Pat
 def test_the_shell_can_use_the_value(log: Path) -> None:
     command = f'set -e; m=$({sys.executable} -m gradclip_cli suggest-threshold {log} --format value); echo "--max_grad_norm $m"'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=60)
-    assert math.isclose(float(done.stdout.split()[1]), np.percentile(norms(300), 99))
+    assert done.stdout == "--max_grad_norm 1.728\n"

@@ -209,12 +209,14 @@ def _judged(place: Path) -> Analysis:
 
 def _suggested(first: Analysis | None, conditions: Conditions) -> float | str:
     """What rank 0 suggests, the same on every rank; or why it cannot."""
+    from gradclip_cli.report.snippet import pasted
     from gradclip_cli.threshold import suggest_threshold
 
     answer: list[float | str] = [""]
     if first is not None:
         suggestion: Suggestion = suggest_threshold(first.run)
-        answer = [suggestion.refusal if suggestion.max_norm is None else suggestion.max_norm]
+        # The number that `suggest-threshold` prints.
+        answer = [suggestion.refusal if suggestion.max_norm is None else float(pasted(suggestion.max_norm))]
     if conditions.parallel:
         import torch.distributed as dist
 

@@ -73,10 +73,12 @@ class Suite:
 
     Attributes:
         name: The target as people know it.
+        notes: What could not be seen, or was guessed, one sentence each.
     """
 
     name: str
     checks: tuple[Check, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def judgement(self) -> Judgement:
@@ -123,3 +125,12 @@ class Verification:
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def suite(self) -> Suite:
+        """The checks as a suite whose judgement is the verdict: one that could not be reached is a check that is missing."""
+        suite = Suite(self.source, self.checks, self.notes)
+        if self.verdict != Judgement.CANNOT_JUDGE or suite.judgement is Judgement.CANNOT_JUDGE:
+            return suite
+        missing = Check("verdict", "verdict", Status.SKIP, "; ".join(self.notes) or "could not be judged", required=True)
+        return Suite(self.source, (missing, *self.checks))

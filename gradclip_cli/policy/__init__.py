@@ -6,7 +6,7 @@ Pure but for `config`, which finds and reads the configuration file. Rules are k
 from gradclip_cli.policy.config import Layer, find_config, load_config
 from gradclip_cli.policy.judge import judge, unreadable
 from gradclip_cli.policy.policy import Known, Policy
-from gradclip_cli.policy.settings import SETTINGS, Setting, in_force, settle
+from gradclip_cli.policy.settings import SETTINGS, Setting, command_at, in_force, settle
 from gradclip_cli.policy.verified import verified
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Layer",
     "Policy",
     "Setting",
+    "command_at",
     "find_config",
     "in_force",
     "judge",

@@ -12,6 +12,7 @@ from typing import Any
 from gradclip_cli.errors import UsageError
 
 _OWN, _SHARED = "gradclip.toml", "pyproject.toml"
+_LARGEST_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,11 @@ def _tool(path: Path) -> Mapping[str, Any]:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_BYTES + 1)
+        if len(data) > _LARGEST_BYTES:
+            raise UsageError(f"{path}: more than {_LARGEST_BYTES:,} bytes; expected a configuration in TOML")
+        return tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n"))
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file; expected a configuration in TOML") from None
     except OSError as e:

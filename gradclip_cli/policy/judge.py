@@ -26,7 +26,7 @@ def judge(analysis: Analysis, policy: Policy, rules: Sequence[Known], baseline: 
     """
     checks = [*limits(analysis, policy, rules), *(drift(analysis, baseline, policy) if baseline is not None else ())]
     checks += [_rule(rule, analysis, policy) for rule in rules if policy.bar(rule) is not None]
-    return Suite(analysis.run.source, strict(checks) if policy.strict else tuple(checks))
+    return Suite(analysis.run.source, strict(checks) if policy.strict else tuple(checks), analysis.run.notes)
 
 
 def unreadable(name: str, reason: str) -> Suite:
@@ -59,7 +59,9 @@ def _failure(check: Check, hits: Sequence[Finding], *, counts: bool) -> Check:
         evidence["num_findings"] = len(hits)
     more = f" (and {len(hits) - 1:,} more)" if len(hits) > 1 else ""
     severity = Severity.ERROR if counts else worst.severity
-    return replace(check, status=Status.FAIL, severity=severity, detail=f"{_where(worst)}{worst.message}{more}", evidence=evidence)
+    file, line = worst.place or (None, None)
+    detail = f"{_where(worst)}{worst.message}{more}"
+    return replace(check, status=Status.FAIL, severity=severity, detail=detail, evidence=evidence, file=file, line=line)
 
 
 def _where(finding: Finding) -> str:

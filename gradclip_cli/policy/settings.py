@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,12 +20,13 @@ STAGES = ("verify", "record", "probe")
 
 
 class _Bad(Exception):
-    """A value that a key cannot take: what was expected, and perhaps a hint."""
+    """A value that a key cannot take: what was expected, perhaps a hint, and the element that is wrong where it is a list."""
 
-    def __init__(self, expected: str, hint: str | None = None) -> None:
+    def __init__(self, expected: str, hint: str | None = None, element: object = None) -> None:
         super().__init__(expected)
         self.expected = expected
         self.hint = hint
+        self.element = element
 
 
 def _number(low: float, high: float, expected: str, *, exclusive: bool = False) -> Callable[[Any], float]:
@@ -71,15 +72,25 @@ def _list(value: Any, expected: str) -> list[str]:
     return [part.strip() for v in values for part in v.split(",") if part.strip()]
 
 
+_RULES = 'a list of rules, such as ["GC1", "always-clipping"]'
+
+
 def _rules(value: Any) -> tuple[str, ...]:
-    return tuple(_list(value, 'a list of rules, such as ["GC1", "always-clipping"]'))
+    return tuple(_list(value, _RULES))
+
+
+def _some_rules(value: Any) -> tuple[str, ...]:
+    # With none selected every run would pass.
+    if not (rules := _rules(value)):
+        raise _Bad(f"{_RULES}, with one at least")
+    return rules
 
 
 def _series(value: Any) -> tuple[str, ...]:
     names = _list(value, f"a list of {', '.join(SERIES)}")
     for name in names:
         if name not in SERIES:
-            raise _Bad(f"a list of {', '.join(SERIES)}", _near(name, SERIES))
+            raise _Bad(f"a list of {', '.join(SERIES)}", _near(name, SERIES), name)
     return tuple(dict.fromkeys(names))
 
 
@@ -107,14 +118,24 @@ def _stage(value: Any, expected: str) -> tuple[str, ...]:
     try:
         words = shlex.split(value) if isinstance(value, str) else value
     except ValueError:
-        raise _Bad(f"{expected}; a quotation is not closed") from None
-    if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
-        raise _Bad(expected)
+        raise _Bad(f"{expected}; a quotation is not closed", element=value) from None
+    if not isinstance(words, list) or not all(isinstance(w, str) and "\0" not in w for w in words):
+        raise _Bad(expected, element=value)
     if words[:1] == ["gradclip"]:
         words = words[1:]
-    if not words or words[0] not in STAGES:
-        raise _Bad(expected, _near(words[0], STAGES) if words else None)
+    at = command_at(words)
+    if at is None:
+        raise _Bad(expected, "torchrun starts gradclip as a module: torchrun --nproc-per-node 8 -m gradclip_cli record train.py", value)
+    if at == len(words) or words[at] not in STAGES:
+        raise _Bad(expected, _near(words[at], STAGES) if words[at:] else None, value)
     return tuple(words)
+
+
+def command_at(words: Sequence[str]) -> int | None:
+    """Where gradclip's command stands in a command line of the preflight: first, or behind `torchrun ... -m gradclip_cli`, else None."""
+    if not words or words[0] != "torchrun":
+        return 0
+    return next((i + 2 for i in range(1, len(words) - 1) if words[i] == "-m" and words[i + 1] == "gradclip_cli"), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +157,7 @@ class Setting:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("select", _rules, "rules whose findings count"),
+    Setting("select", _some_rules, "rules whose findings count"),
     Setting("ignore", _rules, "rules whose findings do not"),
     Setting("fail-on", _severity, "the least severity that counts"),
     Setting("strict", _bool, "a check that could not judge fails"),
@@ -172,13 +193,16 @@ def settle(layers: Sequence[Layer], rules: Sequence[Known]) -> Policy:
         for key, raw in layer.values.items():
             if key not in known:
                 spelled = key.replace("_", "-")
-                raise UsageError(f"{layer.origin}: unknown key {key!r}", hint=_near(spelled, known) or f"the keys are {', '.join(known)}")
+                raise UsageError(
+                    f"{layer.origin}: unknown key {key!r}", hint=_near(spelled, [*known, "check"]) or f"the keys are {', '.join(known)}"
+                )
             try:
                 value = known[key].parse(raw)
                 if key in ("select", "ignore"):
                     _known_rules(value, rules)
             except _Bad as e:
-                raise UsageError(f"{layer.origin}: {key} is {_shown(raw)}; expected {e.expected}", hint=e.hint) from None
+                found = f"is {_shown(raw)}" if e.element is None else f"holds {_shown(e.element)}"
+                raise UsageError(f"{layer.origin}: {key} {found}; expected {e.expected}", hint=e.hint) from None
             values[known[key].field] = _placed(value, layer.folder) if key in _PATHS else value
             origins[key] = layer.origin
             if key == "preflight":
@@ -199,10 +223,10 @@ def _known_rules(tokens: Sequence[str], rules: Sequence[Known]) -> None:
     for token in tokens:
         if not any(matches(token, rule) for rule in rules):
             names = [n for rule in rules for n in (rule.id, rule.name)]
-            raise _Bad("rule ids, their beginnings or names", _near(token, names) or "`gradclip explain` lists the rules")
+            raise _Bad("rule ids, their beginnings or names", _near(token, names) or "`gradclip explain` lists the rules", token)
 
 
-def _near(word: str, names: Sequence[str] | Mapping[str, object]) -> str | None:
+def _near(word: str, names: Sequence[str]) -> str | None:
     lower = {n.lower(): n for n in names}
     near = get_close_matches(word.lower(), list(lower), n=1)
     return f"did you mean {lower[near[0]]!r}?" if near else None

@@ -37,10 +37,12 @@ def verified(name: str, document: Any, policy: Policy) -> Suite:
     if document.get("verdict") == "fail" and not any(raw.get("status") == Status.FAIL for raw in raw_checks):
         raise ValueError("the verdict is fail, and no check failed")
     checks = [c for raw in raw_checks if (c := _check(raw, _finding_of(raw, findings), policy)) is not None]
+    notes = tuple(str(n) for n in document.get("notes") or ())
     if document.get("verdict") not in ("pass", "fail"):
-        reason = next((str(n) for n in document.get("notes") or ()), "verify could not judge")
+        reason = "; ".join(notes) or "verify could not judge"
         checks.append(Check("verdict", "verdict", Status.SKIP, reason, required=True))
-    return Suite(name, strict(checks) if policy.strict else tuple(checks))
+        notes = ()
+    return Suite(name, strict(checks) if policy.strict else tuple(checks), notes)
 
 
 def _objects(document: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
@@ -74,4 +76,6 @@ def _check(raw: Mapping[str, Any], finding: Mapping[str, Any] | None, policy: Po
         str(raw.get("detail") or ""),
         {str(name): float(value) for name, value in evidence.items()},
         Severity.ERROR if finding is None or policy.counts(rule, severity) else severity,
+        file=raw.get("file"),
+        line=raw.get("line"),
     )

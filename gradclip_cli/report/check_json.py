@@ -27,7 +27,7 @@ def render_check_json(suites: Sequence[Suite], settings: Sequence[InForce]) -> s
         "verdict": judgement.value,
         "exit_status": EXIT_STATUS[judgement],
         "policy": _policy(settings),
-        "suites": [{"name": json_text(s.name), "verdict": s.judgement.value, "checks": [_check(c) for c in s.checks]} for s in suites],
+        "suites": [_suite(s) for s in suites],
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
@@ -40,6 +40,15 @@ def render_policy_json(settings: Sequence[InForce], rules: Sequence[tuple[str, s
 
 def _policy(settings: Sequence[InForce]) -> dict[str, Any]:
     return {s.key: {"value": _value(s.value), "from": json_text(s.origin)} for s in settings}
+
+
+def _suite(suite: Suite) -> dict[str, Any]:
+    return {
+        "name": json_text(suite.name),
+        "verdict": suite.judgement.value,
+        "checks": [_check(c) for c in suite.checks],
+        "notes": [json_text(n) for n in suite.notes],
+    }
 
 
 def _check(check: Check) -> dict[str, Any]:

@@ -19,6 +19,8 @@ def render_check_markdown(suites: Sequence[Suite], settings: Sequence[wording.In
     for suite in suites:
         blocks.append(f"#### {wording.TITLE[suite.judgement]}: {markdown_code(suite.name)}")
         blocks.append(table(("", "check", "detail"), ([_word(r.word), markdown(r.check), markdown(r.detail)] for r in wording.rows(suite))))
+        if notes := wording.notes(suite):
+            blocks.append("\n".join(f"- Note: {markdown(note)}" for note in notes))
     chosen = [s for s in settings if s.origin != "default"]
     if chosen:
         blocks += [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gradclip_cli.model import Suite, overall
 from gradclip_cli.report import check_wording as wording
 from gradclip_cli.report.escape import visible
-from gradclip_cli.report.page import Page
+from gradclip_cli.report.page import Page, grid
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,6 +32,9 @@ def render_check_text(suites: Sequence[Suite], *, width: int | None = None, colo
         if rows := wording.rows(suite):
             console.print(_table([(r.word, r.check, r.detail) for r in rows], console.width // 3))
         console.print()
+        if notes := wording.notes(suite):
+            console.print(_notes(notes))
+            console.print()
     if len(suites) > 1:
         console.print(_table([(wording.TITLE[s.judgement], s.name, wording.tally(s)) for s in suites], console.width // 2))
         console.print()
@@ -53,6 +56,15 @@ def _table(rows: Sequence[tuple[str, str, str]], second: int) -> Table:
     table.add_column(overflow="fold")
     for word, name, detail in rows:
         table.add_row(Text(word, style=_STYLE.get(word, "")), Text(visible(name)), Text(visible(detail)))
+    return table
+
+
+def _notes(notes: Sequence[str]) -> Table:
+    from rich.text import Text
+
+    table = grid(False, True)
+    for note in notes:
+        table.add_row("note:", Text(visible(note)))
     return table
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradclip_cli.model import Check, Judgement, Severity, Status, Suite, overall
-from gradclip_cli.wording import NUMBERED, count, id_ranges
+from gradclip_cli.wording import NUMBERED, count, cut, id_ranges
 
 EXIT_STATUS = {Judgement.PASS: 0, Judgement.FAIL: 1, Judgement.CANNOT_JUDGE: 3}
 TITLE = {Judgement.PASS: "PASS", Judgement.FAIL: "FAIL", Judgement.CANNOT_JUDGE: "CANNOT JUDGE"}
@@ -72,6 +72,11 @@ def tally(suite: Suite) -> str:
     if skipped := words.count("skip"):
         parts.append(f"{skipped} skipped")
     return ", ".join(parts)
+
+
+def notes(suite: Suite) -> list[str]:
+    """What could not be seen, a long list cut. They may quote the source and must be escaped."""
+    return cut(suite.notes)
 
 
 def shown(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradclip_cli.model import Check, Severity, Status, Suite, overall
-from gradclip_cli.report.check_wording import rows
+from gradclip_cli.report.check_wording import notes, rows
 from gradclip_cli.report.escape import visible
 
 _COMMAND = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
@@ -15,8 +15,9 @@ def render_github(suites: Sequence[Suite]) -> str:
     """A line for each failure (error, warning or notice by its severity) and each required check that could not judge (error).
 
     The other checks that could not judge share one notice a suite: of each kind GitHub shows ten
-    annotations a step. No name and no message can end its line or begin a command. The escapes are
-    those of the runner: https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
+    annotations a step. Notes are lines of the job's log. No name and no message can end its line or
+    begin a command. The escapes are those of the runner:
+    https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
     """
     lines = []
     for suite in suites:
@@ -27,6 +28,7 @@ def render_github(suites: Sequence[Suite]) -> str:
         if skipped := [c for c in suite.checks if c.status is Status.SKIP and not c.missing]:
             reasons = [f"{visible(row.check)}: {visible(row.detail)}" for row in rows(suite) if row.word == "skip"]
             lines.append(f"::notice title={len(skipped)} that could not judge::{_data(chr(10).join([name, *reasons]))}")
+        lines += [f"gradclip: note: {name}: {visible(note)}" for note in notes(suite)]
     checks = [c for s in suites for c in s.checks]
     lines.append(f"gradclip: {overall(suites)}: {sum(c.counts for c in checks)} of {len(checks)} checks failed")
     return "\n".join(lines) + "\n"

@@ -15,7 +15,7 @@ def render_junit(suites: Sequence[Suite]) -> str:
 
     A failure that counts is a `failure`; what is required and could not be judged is an `error`; any
     other check that could not judge is `skipped`, with its reason. Warnings and infos do not fail
-    their test case; they stand in the suite's `system-out`. Characters XML cannot hold are spelled out.
+    their test case; they stand in the suite's `system-out`, and so do its notes. Characters XML cannot hold are spelled out.
     """
     root = ET.Element("testsuites")
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -39,9 +39,9 @@ def render_junit(suites: Sequence[Suite]) -> str:
         ET.SubElement(element, "properties")
         for check in checks:
             _case(element, suite, check)
-        ET.SubElement(element, "system-out").text = "".join(
-            f"{c.severity.value}: {visible(c.title)}: {visible(c.detail)}\n" for c in checks if c.status is Status.FAIL and not c.counts
-        )
+        told = [f"{c.severity.value}: {c.title}: {c.detail}" for c in checks if c.status is Status.FAIL and not c.counts]
+        told += [f"note: {note}" for note in suite.notes]
+        ET.SubElement(element, "system-out").text = "".join(f"{visible(line)}\n" for line in told)
         ET.SubElement(element, "system-err")
     ET.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'

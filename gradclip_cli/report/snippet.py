@@ -32,8 +32,13 @@ SNIPPETS: Mapping[str, str] = {
 """What `--snippet` takes."""
 
 
+def pasted(max_norm: float) -> str:
+    """The number as a program or a command line takes it: four digits, of which the interval leaves fewer."""
+    return repr(float(f"{max_norm:.4g}"))
+
+
 def snippet(framework: str, max_norm: float, norm_type: float) -> str:
-    """The line with the number in four digits, comments where it matters where it goes.
+    """The line with the number as `pasted`, comments where it matters where it goes.
 
     Raises:
         GradclipError: The framework clips the L2 norm only, and the number is of another.
@@ -42,4 +47,4 @@ def snippet(framework: str, max_norm: float, norm_type: float) -> str:
         message = f"the logged norms are of type {norm_type:g}, and {framework} clips the L2 norm only"
         raise GradclipError(message, hint="log the L2 norm, or clip in the loop itself (--snippet torch)")
     named = "" if norm_type == 2 else f", norm_type={norm_type:g}" if norm_type != float("inf") else ', norm_type=float("inf")'
-    return SNIPPETS[framework].format(max_norm=f"{max_norm:.4g}", norm_type=named)
+    return SNIPPETS[framework].format(max_norm=pasted(max_norm), norm_type=named)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from gradclip_cli.model import Suggestion
+from gradclip_cli.report.snippet import pasted
 from gradclip_cli.report.threshold_json import render_threshold_json
 from gradclip_cli.report.threshold_markdown import render_threshold_markdown
 from gradclip_cli.report.threshold_text import render_threshold_text
@@ -18,8 +19,8 @@ class Render(Protocol):
 
 
 def render_value(suggestions: Sequence[Suggestion]) -> str:
-    """The number alone, in full precision; nothing where there is none."""
-    return "".join(f"{s.max_norm!r}\n" for s in suggestions if s.max_norm is not None)
+    """The number alone, as in the line to paste (JSON has it in full precision); nothing where there is none."""
+    return "".join(f"{pasted(s.max_norm)}\n" for s in suggestions if s.max_norm is not None)
 
 
 FORMATS: Mapping[str, Render] = {

@@ -36,13 +36,9 @@ def _suggestion(s: Suggestion) -> list[str]:
     if wording.shows_phases(s):
         cells = ([markdown(c) for c in row] for row in wording.phase_rows(s))
         blocks += ["#### Parts", table(wording.phase_header(s), cells)]
-    for title, lines in (("Why this number", s.reasons), ("Before you use it", wording.notes(s))):
+    for title, lines in (("Why this number", s.reasons), (wording.notes_title(s), wording.notes(s))):
         blocks += [f"#### {title}", _list(markdown(line) for line in lines)] if lines else []
     return blocks
-
-
-def _bold(cells: Sequence[str], cell: str) -> str:
-    return f"**{markdown(cell)}**" if cell and cells[0].startswith(">") else markdown(cell)
 
 
 def _list(items: Iterable[str]) -> str:

@@ -58,7 +58,7 @@ def _suggestion(console: Console, s: Suggestion) -> None:
         _table(console, "Candidates", wording.CANDIDATE_HEADER, wording.candidate_rows(s))
     if wording.shows_phases(s):
         _table(console, "Parts", wording.phase_header(s), wording.phase_rows(s))
-    for title, lines in (("Why this number", s.reasons), ("Before you use it", wording.notes(s))):
+    for title, lines in (("Why this number", s.reasons), (wording.notes_title(s), wording.notes(s))):
         if lines:
             heading(console, title)
             table = grid(False, True)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradclip_cli.model import Candidate, Method, Phase, Suggestion
-from gradclip_cli.wording import count, number, share, span
+from gradclip_cli.report.snippet import pasted
+from gradclip_cli.wording import count, cut, number, share, span
 
 _DIGITS = 3
 _LONGEST_SOURCE = 40
@@ -82,7 +83,7 @@ def candidate_rows(s: Suggestion) -> list[tuple[str, ...]]:
 
 
 def _candidate(s: Suggestion, c: Candidate) -> tuple[str, ...]:
-    names = {"own": "run's own", "recommended": f"> p{c.percentile:g}" if c.percentile is not None else ">"}
+    names = {"own": "run's own", "recommended": f"> p{c.percentile:.12g}" if c.percentile is not None else ">"}
     total = len(s.exploding)
     coefs = (number(c.median_coef, 2), number(c.worst_coef, 2)) if c.clipped_fraction else ("", "")
     value = number(c.max_norm, _DIGITS)
@@ -94,7 +95,7 @@ def phase_header(s: Suggestion) -> tuple[str, ...]:
     where = "run" if s.pooled else "steps" if s.steps_known else "rows"
     adaptive = tuple({"autoclip": "AutoClip", "zclip": "ZClip"}[a.rule] for a in s.adaptive)
     clips = () if s.max_norm is None else ("clips",)
-    return (where, "norms", "median", f"p{s.percentile:g}", *clips, *adaptive)
+    return (where, "norms", "median", f"p{s.percentile:.12g}", *clips, *adaptive)
 
 
 def phase_rows(s: Suggestion) -> list[tuple[str, ...]]:
@@ -110,11 +111,14 @@ def _phase(s: Suggestion, index: int, phase: Phase) -> tuple[str, ...]:
     return (where, f"{phase.count:,}", number(phase.median, _DIGITS), number(phase.max_norm, _DIGITS), *clips, *adaptive)
 
 
+def notes_title(s: Suggestion) -> str:
+    """What stands above the notes."""
+    return "Notes" if s.max_norm is None else "Before you use it"
+
+
 def notes(s: Suggestion) -> list[str]:
     """What to know before using it, a long list cut. They may quote the source and must be escaped."""
-    if len(s.notes) <= _MOST_NOTES:
-        return list(s.notes)
-    return [*s.notes[:_MOST_NOTES], f"+{len(s.notes) - _MOST_NOTES:,} more: --format json lists them all"]
+    return cut(s.notes, _MOST_NOTES)
 
 
 def shows_phases(s: Suggestion) -> bool:
@@ -140,7 +144,7 @@ def next_commands(s: Suggestion) -> list[str]:
     quoted = shlex.quote(source)
     return [
         f"gradclip suggest-threshold {quoted} --snippet torch",
-        f"gradclip analyze {quoted} --max-norm {number(s.max_norm, _DIGITS).replace(',', '')}",
+        f"gradclip analyze {quoted} --max-norm {pasted(s.max_norm)}",
     ]
 
 

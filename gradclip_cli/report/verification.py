@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from gradclip_cli.model import Suite, Verification
+from gradclip_cli.model import Verification
 from gradclip_cli.report.github import render_github
 from gradclip_cli.report.junit import render_junit
 from gradclip_cli.report.verification_json import render_verification_json
@@ -25,7 +25,7 @@ VERIFICATION_FORMATS: Mapping[str, RenderVerification] = {
     "text": lambda v, *, color: render_verification_text(v, color=color),
     "json": lambda v, *, color: render_verification_json(v),
     "markdown": lambda v, *, color: render_verification_markdown(v),
-    "junit": lambda v, *, color: render_junit([Suite(v.source, v.checks)]),
-    "github": lambda v, *, color: render_github([Suite(v.source, v.checks)]),
+    "junit": lambda v, *, color: render_junit([v.suite]),
+    "github": lambda v, *, color: render_github([v.suite]),
 }
 """What `gradclip verify --format` takes."""

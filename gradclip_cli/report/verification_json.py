@@ -14,7 +14,8 @@ SCHEMA = "gradclip.verify/1"
 def render_verification_json(verification: Verification) -> str:
     """Strict JSON in plain ASCII, the keys always in the same order. Numbers that are not finite are the strings "nan", "inf", "-inf".
 
-    `updates` is there where a script was watched, `dtype` where the target has one.
+    `updates` is there where a script was watched, `dtype` where the target has one,
+    `file` and `line` of a check where its finding has a place.
     """
     target = verification.target
     document: dict[str, Any] = {
@@ -41,4 +42,5 @@ def _check(check: Check) -> dict[str, Any]:
         "status": check.status.value,
         "detail": json_text(check.detail),
         "evidence": {name: json_number(value) for name, value in check.evidence.items()},
+        **({"file": json_text(check.file), "line": check.line} if check.file is not None else {}),
     }

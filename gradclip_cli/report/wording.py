@@ -28,7 +28,7 @@ from gradclip_cli.model import (
     Verdict,
     WhatIf,
 )
-from gradclip_cli.wording import count, id_ranges, number, span, times
+from gradclip_cli.wording import count, cut, id_ranges, number, span, times
 
 _STAGE = {
     NormStage.PRE_CLIP: "before clipping",
@@ -164,9 +164,7 @@ def more(left_out: Mapping[str, int]) -> str:
 
 def notes(run: Run) -> list[str]:
     """The notes of a run, a long list cut. They may quote the source and must be escaped."""
-    if len(run.notes) <= _MOST_ROWS:
-        return list(run.notes)
-    return [*run.notes[:_MOST_ROWS], f"+{len(run.notes) - _MOST_ROWS:,} more: --format json lists them all"]
+    return cut(run.notes, _MOST_ROWS)
 
 
 def evidence(finding: Finding) -> list[str]:

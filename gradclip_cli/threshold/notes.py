@@ -111,6 +111,7 @@ def _of_run(e: Evidence, s: Suggestion) -> Iterator[str]:
         yield f"the run was clipped at {number(s.own_max_norm)}: its later norms, and so this number, may be others under another threshold"
     if e.run.damage:
         yield f"a part of the log could not be read ({count(len(e.run.damage), 'place')}); see `gradclip analyze`"
+    yield from e.run.notes
 
 
 def _warmup(e: Evidence) -> str:

@@ -130,6 +130,7 @@ def _nothing(runs: Sequence[Run], asked: tuple[Method, float], refusal: str, hin
         exploding=values,
         excluded=Excluded(),
         own_max_norm=_own(runs),
+        notes=runs[0].notes if len(runs) == 1 else (),
     )
 
 
@@ -190,16 +191,14 @@ def _cause(e: Evidence, method: Method) -> tuple[str, str] | None:
     if len(e.norms) < LEAST_NORMS:
         parts = [
             (left.nonfinite, "not finite"),
-            (left.zero, "zero"),
+            (left.zero, "zero or below"),
             (left.exploding, "exploding"),
             (left.aftermath, "after the run diverged" if e.diverged_at is not None else "around explosions and loss spikes"),
             (left.warmup, "warm-up"),
         ]
         removed = ", ".join(f"{n:,} {what}" for n, what in parts if n)
         text = f"only {len(e.norms):,} healthy of {count(len(logged), 'logged norm')}" + (f" ({removed})" if removed else "")
-        was_long = len(logged) >= LEAST_NORMS
-        hint = "take a run that stays healthy for longer" if was_long else "log the norm at every step, or take a longer run"
-        return f"{text}; it takes {LEAST_NORMS} to know what is usual", hint
+        return f"{text}; it takes {LEAST_NORMS} to know what is usual", _more_norms(len(logged), left)
     if e.is_mean and method is not Method.PERCENTILE:
         text = (
             f"each logged norm is a mean over {e.spacing:,.0f} steps, and single steps reach far above such means: "
@@ -207,6 +206,15 @@ def _cause(e: Evidence, method: Method) -> tuple[str, str] | None:
         )
         return text, "log the norm of every step; --percentile 99 takes the percentile of the means as they are"
     return None
+
+
+def _more_norms(num_logged: int, left: Excluded) -> str:
+    """What to do about too few healthy norms, by what most of the logged ones are."""
+    if 2 * left.zero > num_logged:
+        return "these are no norms of gradients: log what clip_grad_norm_ returns, or name it with --grad-norm KEY"
+    if 2 * left.nonfinite > num_logged:
+        return "`gradclip analyze` tells where they begin; take a run that stays finite"
+    return "take a run that stays healthy for longer" if num_logged >= LEAST_NORMS else "log the norm at every step, or take a longer run"
 
 
 def _censored(e: Evidence, p: float) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from gradclip_cli.wording import span
 
 def ordinal(percentile: float) -> str:
     """ "99th percentile", "99.9th percentile"."""
-    whole = f"{percentile:g}"
+    whole = f"{percentile:.12g}"
     teen = whole[-2:] in ("11", "12", "13")
     ending = "th" if teen or "." in whole else {"1": "st", "2": "nd", "3": "rd"}.get(whole[-1], "th")
     return f"{whole}{ending} percentile"

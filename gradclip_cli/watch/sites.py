@@ -9,6 +9,8 @@ from functools import lru_cache
 from types import FrameType
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# The loop of `gradclip probe` is watched like any other.
+_LOOP = os.path.join(_HERE, "probe") + os.sep
 _LIBRARY = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib", "stdlib"))
 _TORCH = tuple(os.path.join(path, "torch") + os.sep for path in _LIBRARY[:2])
 
@@ -16,7 +18,11 @@ _DEEPEST = 8
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith((_HERE, "<frozen"))
+    return file.startswith((_HERE, "<frozen")) and not file.startswith(_LOOP)
+
+
+def _is_library(file: str) -> bool:
+    return _real(file).startswith(_LIBRARY) and not file.startswith(_LOOP)
 
 
 def call_site() -> str | None:
@@ -30,7 +36,7 @@ def call_site() -> str | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if not _is_ours(file) and not file.startswith(_TORCH):
-            if not _real(file).startswith(_LIBRARY) and not file.startswith("<"):
+            if not _is_library(file) and not file.startswith("<"):
                 site = _written(frame)
                 return site if library is None else f"{site} via {_written(library)}"
             if library is None and not _real(file).startswith(_LIBRARY[2]):
@@ -49,7 +55,7 @@ def user_stack() -> list[str]:
     leaves = False
     while frame is not None and len(frames) < _DEEPEST:
         file = frame.f_code.co_filename
-        if not _is_ours(file) and not file.startswith(_TORCH) and not _real(file).startswith(_LIBRARY):
+        if not _is_ours(file) and not file.startswith(_TORCH) and not _is_library(file):
             if not leaves:
                 frames.append(_written(frame))
             leaves = False
@@ -78,7 +84,7 @@ def _real(file: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _short(file: str) -> str:
-    for root in _LIBRARY:
+    for root in (os.path.dirname(_HERE.rstrip(os.sep)) + os.sep,) if file.startswith(_LOOP) else _LIBRARY:
         if file.startswith(root):
             return file[len(root) :]
     try:
