@@ -46,8 +46,9 @@ format: $(STAMP) ## Format the code and repair what lint can repair
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## Write the generated parts of README.md and docs/rules.md anew
+docs: $(STAMP) ## Write the generated parts of README.md, docs/rules.md and the picture anew
 	$(BIN)/python -m docs.generate
+	$(BIN)/gradclip analyze $(TWINS) --plot docs/bad-batch.png --force > /dev/null
 
 bench: $(STAMP) ## Measure speed and memory beside the alternatives, in one run
 	$(BIN)/python -m tests.bench
