@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ import torch
 from gradclip_cli.clipping import blocks
 from gradclip_cli.clipping.blocks import Wanted, measure
 from gradclip_cli.clipping.dtypes import DTYPES, Decoder
-from gradclip_cli.clipping.norms import ROW, PowerSum, power_sum, total
+from gradclip_cli.clipping.norms import BLOCK, ROW, PowerSum, power_sum, total
 from gradclip_cli.clipping.ranks import Ranks
 from gradclip_cli.clipping.replay import Request, replay
 from gradclip_cli.clipping.sources import find
+from gradclip_cli.errors import GradclipError
 from tests.replay_cases import exact_norm, gradients, write_safetensors
 
 FLOATS = [name for name, d in DTYPES.items() if d.kind == "real"]
@@ -157,6 +159,32 @@ def test_what_is_not_finite_is_named_counted_and_placed(tmp_path: Path) -> None:
     assert "h.0.weight holds 1 nan and 1 -inf among 528 elements, the first at [3, 7], [15, 32]" in finding.message
     del tensors["h.0.weight"]
     assert norm_of(write_safetensors(tmp_path / "inf.safetensors", tensors)) == math.inf
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_positions_count_from_the_beginning_of_a_large_tensor(tmp_path: Path, dtype: str) -> None:
+    values = np.ones((3, BLOCK), dtype)
+    values[0, BLOCK - 1], values[1, 5], values[2, BLOCK // 2 + 3], values[2, BLOCK - 1] = -np.inf, np.nan, np.inf, np.nan
+    result, _ = replay([write_safetensors(tmp_path / "g.safetensors", {"small": np.ones(7, dtype), "w": values})], Request())
+    assert result is not None
+    (found,) = result.steps[0].nonfinite
+    assert (found.name, found.num_nan, found.num_inf, found.num_neg_inf) == ("w", 2, 1, 1)
+    assert found.positions == ((0, BLOCK - 1), (1, 5), (2, BLOCK // 2 + 3))
+
+
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_a_file_that_shrinks_while_it_is_read_is_named_the_first_one_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_threads: int
+) -> None:
+    parts = [
+        write_safetensors(tmp_path / f"g-{i:05d}-of-00003.safetensors", {f"w{i}": np.zeros((1 << 20) + i, np.float32)}) for i in (1, 2, 3)
+    ]
+    tensors = find(parts).steps[0].tensors
+    for path in parts[1:]:
+        os.truncate(path, 1 << 20)
+    monkeypatch.setattr(blocks, "_num_threads", lambda: num_threads)
+    with pytest.raises(GradclipError, match="g-00002-of-00003.safetensors: found the end of the file while it was read"):
+        measure(tensors, Wanted(2.0), Ranks())
 
 
 def test_the_histogram_counts_every_finite_element_once(tmp_path: Path) -> None:

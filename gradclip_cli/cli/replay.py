@@ -128,12 +128,13 @@ def _check_targets(gradients: list[Path], plot: Path | None, output: Path | None
     """Whether what was asked for may be written, before the work is done."""
     from gradclip_cli.errors import UsageError
     from gradclip_cli.report import check_plot_target
-    from gradclip_cli.runfile import check_free
 
     if plot is not None:
         check_plot_target(plot, force=force)
     if output is None:
         return
+    from gradclip_cli.runfile import check_free
+
     if any(path.resolve().is_relative_to(output.resolve()) for path in gradients):
         raise UsageError(f"{output}: holds the gradients that are to be read; expected another directory", hint="name another with -o")
     if not force:

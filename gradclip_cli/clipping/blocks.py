@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,9 +23,15 @@ from gradclip_cli.clipping.ranks import Ranks
 from gradclip_cli.clipping.store import Piece, StoredTensor, damaged, open_regular
 from gradclip_cli.errors import GradclipError
 
-# Elements that are read and measured at a time: a few calls for each, and with their float64 copies a small part of a cache.
-_CHUNK = 1 << 17
-_MOST_THREADS = 8
+# Bytes that are read at a time, while other threads measure: large beside a system call, and they stay in a cache until they are measured.
+_SPAN_BYTES = 1 << 20
+# Elements that are measured at a time. Between two calls of numpy a thread may have to wait for the interpreter, so these are few and long;
+# longer, and the float64 copies no longer stay in a cache.
+_CHUNK = 1 << 19
+# What every stored number may be aligned to; without, numpy copies it first.
+_ALIGNMENT = 16
+# One thread reads at a time, which takes a third of the work on float32.
+_MOST_THREADS = 4
 _NUM_POSITIONS = 3
 NUM_EXPONENTS = 2048
 """Bins of a histogram: bin k counts magnitudes in [2**(k - 1023), 2**(k - 1022)), bin 0 zeros and what is below 2**-1022."""
@@ -41,6 +50,10 @@ class Block:
     dtype: Dtype
     start: int
     num: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num * self.dtype.num_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,39 +141,46 @@ def measure(tensors: Sequence[StoredTensor], wanted: Wanted, ranks: Ranks) -> tu
 
 
 def _fill(table: Floats, histogram: npt.NDArray[np.int64], blocks: Sequence[Block], wanted: Wanted, ranks: Ranks) -> None:
-    own = threading.local()
-    lock = threading.Lock()
+    left = deque(share(blocks, ranks))
+    num_threads = min(_num_threads(), len(left))
+    # One thread reads at a time, always what comes next, and the others measure meanwhile: the kernel reads ahead of who goes straight on.
+    turn = threading.Lock()
 
-    def work(span: range) -> None:
-        if not hasattr(own, "measurer"):
-            own.measurer = _Measurer(wanted)
-        measurer: _Measurer = own.measurer
-        with np.errstate(all="ignore"), measurer.reader:
-            for i in span:
-                measurer.measure(blocks[i], table[i])
-        if wanted.histogram:
-            with lock:
-                histogram[:] += measurer.histogram
-            measurer.histogram[:] = 0
+    def work(reader: Reader) -> None:
+        measurer = _Measurer(wanted)
+        while True:
+            with turn:
+                if not left:
+                    histogram[:] += measurer.histogram
+                    return
+                span = left.popleft()
+                try:
+                    stored = measurer.read([blocks[i] for i in span], reader)
+                except GradclipError:
+                    left.clear()
+                    raise
+            with np.errstate(all="ignore"):
+                for i, raw in zip(span, stored, strict=True):
+                    measurer.measure(blocks[i], raw, table[i])
 
-    spans = share(blocks, ranks)
-    num_threads = min(_num_threads(), len(spans))
-    if num_threads < 2:
-        for span in spans:
-            work(span)
-        return
-    pool = ThreadPoolExecutor(num_threads)
-    try:
-        for _ in pool.map(work, spans):
-            pass
-    finally:
-        # After an error, or Ctrl-C, what is left is not worth waiting for.
-        pool.shutdown(cancel_futures=True)
+    with Reader() as reader:
+        if num_threads < 2:
+            work(reader)
+            return
+        pool = ThreadPoolExecutor(num_threads)
+        try:
+            for done in [pool.submit(work, reader) for _ in range(num_threads)]:
+                done.result()
+        finally:
+            # After Ctrl-C what is left is not worth waiting for.
+            with turn:
+                left.clear()
+            pool.shutdown()
 
 
 def share(blocks: Sequence[Block], ranks: Ranks) -> list[range]:
-    """The blocks of this rank, in spans of about one full block: neighbouring parts, of about the same number of bytes a rank."""
-    ends = np.cumsum([b.num * b.dtype.num_bytes for b in blocks] or [0])
+    """The blocks of this rank, in spans that are read at once: neighbouring parts, of about the same number of bytes a rank."""
+    ends = np.cumsum([b.num_bytes for b in blocks] or [0])
     first, last = (int(np.searchsorted(ends, ends[-1] * r // ranks.world_size, side="right")) for r in (ranks.rank, ranks.rank + 1))
     if ranks.rank == 0:
         first = 0
@@ -168,8 +188,8 @@ def share(blocks: Sequence[Block], ranks: Ranks) -> list[range]:
         last = len(blocks)
     spans, begin, num = [], first, 0
     for i in range(first, last):
-        num += blocks[i].num
-        if num >= BLOCK:
+        num += blocks[i].num_bytes
+        if num >= _SPAN_BYTES:
             spans.append(range(begin, i + 1))
             begin, num = i + 1, 0
     return [*spans, range(begin, last)] if begin < last else spans
@@ -205,10 +225,9 @@ def _tensor_sums(wanted: Wanted, rows: Floats, blocks: Sequence[Block]) -> Tenso
 
 
 class Reader:
-    """Reads pieces of files into one buffer that is used again; keeps the last file open until its `with` block ends."""
+    """Reads blocks; keeps the last file open until its `with` block ends."""
 
     def __init__(self) -> None:
-        self._buffer = np.empty(0, np.uint8)
         self._path: Path | None = None
         self._file: BinaryIO | None = None
 
@@ -220,29 +239,34 @@ class Reader:
             self._file.close()
         self._path = self._file = None
 
-    def chunk(self, block: Block, start: int, num: int) -> npt.NDArray[np.uint8]:
-        """The bytes of `num` elements of the block's piece, from element `start` on; overwritten by the next call.
+    def read(self, block: Block, out: npt.NDArray[np.uint8]) -> None:
+        """Write the bytes of a block to `out`, shape (block.num_bytes,).
 
         Raises:
             GradclipError: The file ends before, or cannot be read.
         """
-        path, size = block.piece.path, block.dtype.num_bytes
+        path = block.piece.path
         if self._file is None or path != self._path:
             self.__exit__()
-            self._file, self._path = os.fdopen(open_regular(path), "rb", buffering=0), path
-        if self._buffer.size < num * size:
-            self._buffer = np.empty(num * size, np.uint8)
-        wanted = self._buffer[: num * size]
-        view = wanted.data
+            self._file, self._path = _open_to_read_on(path), path
+        view = out.data
         try:
-            self._file.seek(block.piece.offset + start * size)
+            self._file.seek(block.piece.offset + block.start * block.dtype.num_bytes)
             while view and (got := self._file.readinto(view)):  # type: ignore[attr-defined]
                 view = view[got:]
         except OSError as e:
             raise GradclipError(f"{path}: cannot be read ({e.strerror or e}); expected gradients", hint="copy it again") from e
         if view:
             raise damaged(path, "the end of the file while it was read", "the file to stay as it is", hint="is it being written?")
-        return wanted
+
+
+def _open_to_read_on(path: Path) -> BinaryIO:
+    """A file that the kernel knows will be read from one end to the other."""
+    file = os.fdopen(open_regular(path), "rb", buffering=0)
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+    return file
 
 
 class _Measurer:
@@ -251,24 +275,35 @@ class _Measurer:
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
         self.histogram = np.zeros(NUM_EXPONENTS, np.int64)
-        self.reader = Reader()
+        self._stored = np.empty(_SPAN_BYTES, np.uint8)
         self._values = np.empty(_CHUNK)
         self._scratch = np.empty(_CHUNK)
         self._decode = Decoder(_CHUNK)
 
-    def measure(self, block: Block, row: Floats) -> None:
-        """Read a block and write what was measured to its row of the table."""
+    def read(self, blocks: Sequence[Block], reader: Reader) -> list[npt.NDArray[np.uint8]]:
+        """The bytes of each block, overwritten by the next call."""
+        starts = [0, *accumulate(-(-b.num_bytes // _ALIGNMENT) * _ALIGNMENT for b in blocks)]
+        if self._stored.size < starts[-1]:
+            self._stored = np.empty(starts[-1], np.uint8)
+        parts = [self._stored[at : at + b.num_bytes] for at, b in zip(starts, blocks, strict=False)]
+        for block, part in zip(blocks, parts, strict=True):
+            reader.read(block, part)
+        return parts
+
+    def measure(self, block: Block, stored: npt.NDArray[np.uint8], row: Floats) -> None:
+        """Write what is measured of a block to its row of the table."""
         powers, squares = [], []
         clipped: list[Floats] = []
-        for start in range(block.start, block.start + block.num, _CHUNK):
-            values = self._values[: min(_CHUNK, block.start + block.num - start)]
-            self._decode(self.reader.chunk(block, start, len(values)), block.dtype, values)
+        size = block.dtype.num_bytes
+        for start in range(0, block.num, _CHUNK):
+            values = self._values[: min(_CHUNK, block.num - start)]
+            self._decode(stored[start * size : (start + len(values)) * size], block.dtype, values)
             square = power_sum(values, 2.0, self._scratch)
             squares.append(square)
             if math.isfinite(square.mantissa):
                 powers.append(self._more(values, square, clipped))
             else:
-                self._not_finite(values, start, row)
+                self._not_finite(values, block.start + start, row)
                 powers.append(square)
         for column, sums, p in ((_POWER, powers, self.wanted.norm_type), (_SQUARE, squares, 2.0)):
             added = total(sums, p)

@@ -97,14 +97,16 @@ class Decoder:
         """As `raw.view(float16)` is converted, several times as fast."""
         n = len(out)
         halves, bits = self._halves[:n], self._bits[:n]
-        np.left_shift(raw, 1, out=halves)  # without the sign
-        if halves.max(initial=0) >= 0xF800:
+        np.bitwise_and(raw, 0x7FFF, out=halves)  # without the sign
+        if halves.max(initial=0) >= 0x7C00:
             out[:] = raw.view("<f2")  # an inf or nan among them
             return
         bits[:] = halves
-        np.left_shift(bits, 12, out=bits)
+        np.left_shift(bits, 13, out=bits)
         # The exponent of a float16 read as that of a float32 is 2**112 times too small; that factor is exact.
-        np.multiply(bits.view(np.float32), 2.0**112, out=out, dtype=np.float64)
+        numbers = bits.view(np.float32)
+        np.multiply(numbers, np.float32(2.0**112), out=numbers)
+        out[:] = numbers
 
 
 @cache

@@ -180,7 +180,9 @@ def _cut(kind: OptimizerKind, tensors: Sequence[StoredTensor]) -> Iterator[Block
 def _gradient(block: Block, reader: Reader, shape: tuple[int, ...]) -> torch.Tensor:
     import torch
 
-    raw = torch.from_numpy(reader.chunk(block, block.start, block.num)).view(getattr(torch, block.dtype.name))
+    stored = np.empty(block.num_bytes, np.uint8)
+    reader.read(block, stored)
+    raw = torch.from_numpy(stored).view(getattr(torch, block.dtype.name))
     if len(shape) == 1:
         return raw
     axes = block.piece.axes

@@ -52,12 +52,17 @@ class Ranks:
             if words is not None:
                 raise GradclipError(words[0], hint=words[1])
 
-    def agree(self, fingerprint: bytes) -> None:
-        """Check that all ranks look at the same files.
+    def agree(self, seen: object) -> None:
+        """Check that all ranks see the same, by its `repr`.
 
         Raises:
             GradclipError: They do not.
         """
+        if self.world_size == 1:
+            return
+        import hashlib
+
+        fingerprint = hashlib.sha256(repr(seen).encode("utf-8", "surrogateescape")).digest()
         numbers = np.frombuffer(fingerprint[:16], np.uint8).astype(np.int64)
         added = numbers.copy()
         self.join(added)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Sequence
@@ -64,7 +63,7 @@ def replay(paths: Sequence[Path], request: Request, *, ranks: Ranks | None = Non
     """
     ranks = ranks or Ranks()
     gradients = find(paths)
-    ranks.agree(hashlib.sha256(repr(gradients.steps).encode("utf-8", "surrogateescape")).digest())
+    ranks.agree(gradients.steps)
     request, notes = _completed(request, gradients.steps)
     steps: list[ReplayStep] = []
     stored: list[StoredStep] = []
@@ -226,9 +225,10 @@ def _separately(
     Args:
         numbers: Of the group of each tensor, from 0 on, none left out.
     """
-    norms = [
-        total((powers[i] for i in np.flatnonzero(numbers == g).tolist()), p).norm(p) / scale for g in range(int(numbers.max(initial=0)) + 1)
-    ]
+    members: list[list[PowerSum]] = [[] for _ in range(int(numbers.max(initial=0)) + 1)]
+    for group, part in zip(numbers.tolist(), powers, strict=True):
+        members[group].append(part)
+    norms = [total(parts, p).norm(p) / scale for parts in members]
     coefficients = np.array([coefficient(n, bound) for n in norms])
     remaining = coefficients * norms
     after = float(remaining.max())

@@ -14,7 +14,12 @@ _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 def dumps(value: Any, *, indent: int | None = None) -> bytes:
     """UTF-8, on one line unless indented; what is no JSON value is written as its text."""
-    return json.dumps(_plain(value), indent=indent, allow_nan=False, default=str).encode("utf-8", "backslashreplace")
+    try:
+        # Nearly all there is to write is finite already.
+        text = json.dumps(value, indent=indent, allow_nan=False, default=_default)
+    except (ValueError, TypeError):
+        text = json.dumps(_plain(value), indent=indent, allow_nan=False, default=str)
+    return text.encode("utf-8", "backslashreplace")
 
 
 def loads(data: bytes) -> Any:
@@ -27,6 +32,10 @@ def loads(data: bytes) -> Any:
         return _restored(json.loads(data.decode("utf-8", "strict")))
     except RecursionError as e:
         raise ValueError("nested too deep") from e
+
+
+def _default(value: Any) -> Any:
+    return _plain(value) if isinstance(value, np.generic | Mapping) else str(value)
 
 
 def _plain(value: Any) -> Any:
