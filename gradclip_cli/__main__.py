@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradclip_cli.errors import ExitCode, GradclipError
+from gradclip_cli.interrupt import end_at_once
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,6 +91,8 @@ def _tell(text: str) -> None:
 
 def run() -> None:
     """What the `gradclip` command calls."""
+    with end_at_once():
+        import gradclip_cli.cli  # noqa: F401 - most of what `main` imports
     code = main()
     try:
         sys.stdout.flush()

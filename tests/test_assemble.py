@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import NormStage, Run
+from gradclip_cli.model import Damage, NormStage, Run
 from gradclip_cli.readers import read, steps
 from gradclip_cli.readers.assemble import assemble
 from gradclip_cli.readers.log import Column, Log, Wanted
@@ -254,6 +255,49 @@ def test_ranks_in_one_table_keep_the_non_finite() -> None:
     run = one(rows(step=step, loss=loss))
     assert run.series["loss"].steps.tolist() == list(range(100))
     assert np.flatnonzero(np.isnan(run.series["loss"].values)).tolist() == [50]
+
+
+def test_an_epoch_that_stands_in_many_rows_is_no_step() -> None:
+    loss = np.linspace(3, 1, 400).tolist()
+    run = one(rows(loss=loss, grad_norm=loss, epoch=[float(i // 100) for i in range(400)]))
+    assert (len(run.series["loss"]), run.steps_known) == (400, False)
+    assert "'epoch' is the same in most rows" in " ".join(run.notes)
+    # A row of training and one of an evaluation in each epoch.
+    pairs: list[float | None] = [v for i in range(50) for v in (3 - i / 50, None)]
+    assert one(rows(loss=pairs, epoch=[float(i // 2) for i in range(100)])).series["loss"].steps.tolist() == [*range(50)]
+
+
+def test_points_that_were_all_logged_for_one_step_are_counted() -> None:
+    at, values = np.zeros(50, np.int64), np.linspace(3, 1, 50)
+    run = one(Log("tensorboard", {"loss": Column(at, values), "grad_norm": Column(at, values)}, by_step=True))
+    assert run.series["loss"].values.tolist() == values.tolist()
+    assert not run.steps_known
+    assert run.notes[0] == "every value of 'loss' was logged for step 0"
+
+
+@pytest.mark.parametrize(("factor", "noise", "told"), [(1.5, 0.02, True), (1.0, 0.4, False), (1.05, 0.02, False), (1.5, 0.4, True)])
+def test_several_runs_in_one_table_are_not_taken_for_ranks_of_one(factor: float, noise: float, told: bool) -> None:
+    rng = np.random.default_rng(0)
+    step = [s for s in range(200) for _ in range(2)]
+    loss = [
+        (3 - s / 100) * (factor if second else 1.0) * float(np.exp(noise * rng.normal())) for s in range(200) for second in (False, True)
+    ]
+    run = one(rows(step=step, loss=loss))
+    assert [d.lost for d in run.damage] == ["all but the first of each step"] * told
+
+
+def test_a_second_run_that_diverged_is_not_overlooked() -> None:
+    step = [s for s in range(200) for _ in range(2)]
+    loss = [9.0 if second and s >= 160 else 3 - s / 100 for s in range(200) for second in (False, True)]
+    (damage,) = one(rows(step=step, loss=loss)).damage
+    assert damage.where == "step 160 on"
+
+
+def test_damage_of_a_key_that_the_run_does_not_use_is_not_told() -> None:
+    log = rows(step=[0, 1, 2], loss=[3.0, 2.0, 1.0], loss_ctc=[1.0, 1.0, None])
+    whole, used, unused = (Damage("row 3", "text", "that value", key) for key in (None, "loss", "loss_ctc"))
+    assert one(replace(log, damage=(whole, used, unused))).damage == (whole, used)
+    assert one(replace(log, damage=(whole, used, unused)), Wanted(loss="loss_ctc")).damage == (whole, unused)
 
 
 def test_three_resumes_to_the_same_step_have_a_branch_each() -> None:

@@ -152,6 +152,45 @@ def test_interrupt_is_130(tmp_path: Path) -> None:
     assert out == ""
 
 
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:  # as Python's own, where nobody can be told
+                pass
+
+sys.meta_path.insert(0, Interrupted())
+sys.argv = ["gradclip", "analyze", "run.csv"]
+from gradclip_cli.__main__ import run
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "numpy", "gradclip_cli.report.text"])
+def test_an_interrupt_within_an_import_is_not_lost(tmp_path: Path, module: str) -> None:
+    (tmp_path / "run.csv").write_text("step,loss\n" + "".join(f"{i},2.5\n" for i in range(50)))
+    program = INTERRUPTED_IMPORT.format(module=module)
+
+    def outcome(*lines: str) -> tuple[int, str, str]:
+        code = "\n".join((program, *lines, "run()"))
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert outcome() == (130, "", "gradclip: interrupted\n")
+    code, out, err = outcome("signal.signal(signal.SIGINT, signal.SIG_IGN)")
+    assert (code, out[:6], err) == (0, "STABLE", "")
+
+
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [

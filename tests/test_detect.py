@@ -273,13 +273,44 @@ def test_a_leap_before_there_is_a_baseline_that_stays_is_a_divergence(row: int) 
         np.r_[0.1, 0.4, 1.0, 2.0, 3.0, np.linspace(3, 2, 60)],  # a mean that starts at 0
         np.r_[40, 22, 14, np.linspace(12, 8, 60)],
         np.r_[2.9, 3.0, 8.0, np.full(60, 8.2)],  # stays up, but not three times as high
-        np.r_[2.9, 3.0, 50, 500, np.full(20, 9999.0)],  # too few rows to say that it stays
+        np.r_[2.9, 3.0, 9.5, np.full(20, 9.8)],  # three times as high, but too few rows to say that it stays
+        np.r_[0.1, 2.5, np.linspace(2.4, 2, 60)],  # the first row alone may measure something else
+        np.r_[0.05, falling_loss() - 1.0],  # as does one that is a mean over more steps: all behind it learn
+        np.r_[0.02, (1 + 3 * ROWS[:200] / 200) * usual_norm(200, sigma=0.5)],  # an agent's, before it found a reward
     ],
-    ids=["stays", "grows", "falls", "low", "short"],
+    ids=["stays", "grows", "falls", "low", "short", "first row", "learns", "agent"],
 )
 def test_a_start_is_no_leap(start: Values) -> None:
     assert early.leap(np.log(start), float(np.log(1.75)), float(np.log(1.06))) is None
     assert judge(start).spikes == ()
+
+
+@pytest.mark.parametrize("rows", [10, 25, 300])
+@pytest.mark.parametrize(
+    "before", [[5.0, 5.1], [5.0, 5.1, 4.9], [7.0, 6.0, 5.2], [5.0] * 7], ids=["two rows", "three rows", "falling", "seven rows"]
+)
+def test_a_huge_leap_within_the_first_rows_is_a_divergence_however_short_the_log(before: list[float], rows: int) -> None:
+    found = judge(np.r_[before, 900 * usual_norm(rows, sigma=0.05)])
+    assert [(s.first, s.recovered, s.fatal) for s in found.spikes] == [(len(before), False, True)]
+    assert found.diverged
+
+
+@pytest.mark.parametrize("rows", [10, 25, 300])
+def test_a_huge_leap_behind_the_first_row_alone_is_told_but_ends_no_run(rows: int) -> None:
+    found = judge(np.r_[5.0, 900 * usual_norm(rows, sigma=0.05)])
+    assert [(s.first, s.recovered, s.fatal) for s in found.spikes] == [(1, False, False)]
+    assert not found.diverged
+
+
+@pytest.mark.parametrize("tau", [1, 5, 20, 60])
+@pytest.mark.parametrize("before", [[5.0], [5.0, 5.1], [5.0, 5.1, 4.9]], ids=["one row", "two rows", "three rows"])
+def test_a_huge_leap_within_the_first_rows_that_comes_back_is_a_spike_however_long_it_takes(before: list[float], tau: float) -> None:
+    loss = np.r_[before, 4 + decay(900, tau, rows=600)]
+    (s,) = judge(loss).spikes
+    assert (s.first, s.recovered) == (len(before), True)
+    # Back at 1.06 times the highest before it; judged by medians of nine rows.
+    back = len(before) + int(tau * np.log(900 / (1.06 * max(before) - 4)))
+    assert abs(s.last - back) <= 9
 
 
 def test_a_loss_that_creeps_up_for_good_diverged() -> None:
@@ -357,6 +388,35 @@ def test_other_early_rises_are_no_divergence(loss: Values) -> None:
     found = judge(loss)
     assert not found.diverged
     assert all(s.recovered for s in found.spikes)
+
+
+def running_mean_from_0(loss: Values, weight: float) -> Values:
+    mean, out = 0.0, []
+    for value in loss:
+        mean = weight * mean + (1 - weight) * float(value)
+        out.append(mean)
+    return np.array(out)
+
+
+@pytest.mark.parametrize("weight", [0.9, 0.98, 0.99, 0.995])
+def test_a_running_mean_that_fills_up_from_0_is_no_event(weight: float) -> None:
+    loss = falling_loss(2000, noise=0.1)
+    mean = running_mean_from_0(loss, weight)
+    rows = early.rows_to_fill(mean)
+    # In one row it still rises by what is missing times (1 - weight).
+    assert mean[rows] > 0.7 * loss[rows]
+    assert judge(mean).spikes == ()
+    spiked = judge(running_mean_from_0(with_bump(loss, 1500, np.full(300, 4.0)), weight))
+    assert onsets(spiked) == [pytest.approx(1502, abs=20)]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [falling_loss(), 2 * np.exp(ROWS / 6), 2.0 + ROWS, 2.0 * 1.3**ROWS, np.minimum(2.0 + ROWS**2, 1e6), np.r_[0.0, falling_loss()]],
+    ids=["falling", "exponential", "linear", "geometric", "square", "zero first"],
+)
+def test_other_starts_are_no_running_mean(loss: Values) -> None:
+    assert early.rows_to_fill(loss) == 0
 
 
 def test_an_explosive_growth_from_the_start_is_a_divergence() -> None:

@@ -112,6 +112,32 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
         read_runs(tmp_path / "pipe")
 
 
+@pytest.mark.parametrize("name", ["run.csv", "run.log", "events.out.tfevents.1700000000.host.1.0"])
+def test_a_file_that_is_mostly_a_hole_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("step,loss\n1,2.5\n")
+    os.truncate(path, 8 << 30)
+    with path.open("rb") as f:
+        if os.lseek(f.fileno(), 0, os.SEEK_HOLE) == 8 << 30:
+            pytest.skip("a file system without holes")
+    with pytest.raises(GradclipError, match=r"of its 8,589,934,592 bytes were ever written"):
+        read_runs(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("history.json", '{"loss": [3, 2, 1], "val_loss": [4, 3, 2]}'),
+        ("history.csv", ",loss,accuracy,val_loss\n0,3,0.1,4\n1,2,0.2,3\n2,1,0.3,2\n"),
+        ("history.jsonl", "".join(f'{{"loss": {v}, "val_loss": {v + 1}}}\n' for v in (3, 2, 1))),
+    ],
+)
+def test_a_validation_loss_beside_it_tells_that_a_loss_is_of_a_training(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    (run,) = read_runs(tmp_path / name)
+    assert run.series["loss"].values.tolist() == [3, 2, 1]
+
+
 def test_gzip_and_utf16(tmp_path: Path) -> None:
     data = cases.csv(tmp_path).read_bytes()
     (tmp_path / "z.csv.gz").write_bytes(gzip.compress(data))

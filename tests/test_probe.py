@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import UserDict, namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 from gradclip_cli.analysis import analyze, judge_loop  # noqa: E402
 from gradclip_cli.errors import GradclipError, UsageError  # noqa: E402
 from gradclip_cli.model import Analysis, Planted  # noqa: E402
-from gradclip_cli.probe.batch import IGNORED  # noqa: E402
+from gradclip_cli.probe.batch import IGNORED, on_device, replaced  # noqa: E402
 from gradclip_cli.probe.comparison import compare, twin  # noqa: E402
 from gradclip_cli.probe.conditions import Conditions  # noqa: E402
 from gradclip_cli.probe.data import preset_batches  # noqa: E402
@@ -161,6 +162,14 @@ def test_mask_off() -> None:
     assert spoiled("mask-off", tokens())["labels"].tolist() == [[5, 6, 7, 0], [8, 5, 0, 0]]
     with pytest.raises(GradclipError, match="no label that is ignored"):
         spoiled("mask-off", {"input_ids": torch.ones(2, 2).long(), "labels": torch.ones(2, 2).long()})
+
+
+def test_a_batch_stays_what_it_is() -> None:
+    pair = namedtuple("pair", "x y")(torch.zeros(2), torch.ones(2))
+    other = replaced(pair, {1: torch.zeros(2)})
+    assert (type(other), other.y.tolist()) == (type(pair), [0.0, 0.0])
+    assert on_device(pair, CPU) is pair
+    assert type(replaced(UserDict(x=torch.zeros(1)), {"x": torch.ones(1)})) is UserDict
 
 
 # The training ---------------------------------------------------------------------------------------------------------

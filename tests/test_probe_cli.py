@@ -39,6 +39,7 @@ def function():
     return *parts(), lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 def optimizer():
+    print("not the result")
     model, data = parts()
     return model, data, torch.optim.SGD(model.parameters(), lr=0.125), nn.CrossEntropyLoss()
 
@@ -64,6 +65,16 @@ def no_batches():
 def frozen():
     model, data = parts()
     return model.requires_grad_(False), data
+
+def twice():
+    return *parts(), nn.CrossEntropyLoss(), nn.MSELoss()
+
+def lazy():
+    return nn.LazyLinear(3), parts()[1]
+
+def closure():
+    model, data = parts()
+    return model, data, nn.CrossEntropyLoss(), torch.optim.LBFGS(model.parameters())
 
 def broken():
     1 / 0
@@ -92,6 +103,7 @@ def test_faults_are_listed_without_torch(gradclip: Call) -> None:
     ("args", "said"),
     [
         (["--inject", "mislabelled"], "expected KIND@STEP"),
+        (["--inject", "lr-jump@3", "--inject", "lr-jump@3:2"], "there is a lr-jump at that update already"),
         (["--max-norm", "0"], "--max-norm '0': expected a finite number above 0 or none"),
         (["--max-norm", "suggested"], "--max-norm 'suggested'"),
         (["--compare", "max_norm=1"], "2 to 6 values"),
@@ -124,6 +136,9 @@ def test_a_bad_command_line(gradclip: Call, args: list[str], said: str) -> None:
         ("nothing", "returned a NoneType; expected a model and an iterable of batches"),
         ("no_model", "the first value it returned is a str; expected a torch.nn.Module"),
         ("no_batches", "the second value it returned is a int; expected an iterable of batches"),
+        ("twice", "returned a MSELoss behind model and batches; expected one loss function"),
+        ("lazy", "parameters that have no shape yet"),
+        ("closure", "raised TypeError (LBFGS.step() missing 1 required positional argument: 'closure') while making update 1"),
         ("frozen", "no parameter that is trained"),
         ("broken", "raised ZeroDivisionError (division by zero) while it built, at "),
         ("absent", "the module has no function absent"),
@@ -177,14 +192,10 @@ def test_twins_side_by_side(gradclip: Call, mine: Path) -> None:
     assert first["sightings"][0]["found"][0] == {"rule": "GC101", "first_step": 45}
 
 
-def test_markdown(gradclip: Call, mine: Path) -> None:
-    done = gradclip("probe", "mine:function", "--steps", 12, "-o", "run", "--format", "markdown", env=ONE_THREAD, code=0)
-    assert done.stdout.startswith("### Probe: `run`")
-    assert "| max\\_norm | outcome" in done.stdout or "| max_norm | outcome" in done.stdout
-
-
 def test_no_number_for_the_suggested_twin(gradclip: Call, mine: Path) -> None:
-    done = gradclip("probe", "mine:function", "--steps", 12, "--compare", "max_norm=none,suggested", "-o", "run", env=ONE_THREAD, code=3)
+    args = ("probe", "mine:function", "--steps", 12, "--compare", "max_norm=none,suggested", "-o", "run", "--format", "markdown")
+    done = gradclip(*args, env=ONE_THREAD, code=3)
+    assert done.stdout.startswith("### Probe: `run`")
     assert "no twin at the suggested threshold" in done.stdout
 
 

@@ -104,8 +104,8 @@ def test_text_among_the_numbers_is_told(tmp_path: Path) -> None:
         "'lr' holds text in 3 rows from row 1 on, such as 'x': not read",
     )
     assert [(d.where, d.what) for d in log.damage] == [
-        ("row 201", "'loss' holds text in 100 rows, such as 'overflow', expected numbers"),
-        ("row 8", "'grad_norm' holds text in 1 row, such as '****', expected numbers"),
+        ("row 201", "from here on 'loss' is text in 100 rows, such as 'overflow', expected numbers"),
+        ("row 8", "from here on 'grad_norm' is text in 1 row, such as '****', expected numbers"),
     ]
 
 
@@ -131,8 +131,8 @@ def test_a_loss_that_ends_early_is_told(tmp_path: Path, blank: str) -> None:
     rows = "".join(f"{10 * i},{2.5 if i < 40 else blank},0.5\n" for i in range(50))
     log = read(tmp_path, "step,loss,grad_norm\n" + rows)
     assert log.notes == ()
-    assert [(d.where, d.what[:70]) for d in log.damage] == [
-        ("row 41", "'loss' has no value in the last 10 rows (from row 41, 'step' 400, on),"[:70])
+    assert [(d.where, d.what) for d in log.damage] == [
+        ("row 41 ('step' 400)", "from here on 'loss' is blank, while the log goes on for 10 rows")
     ]
     log = read(tmp_path, "loss,grad_norm\n" + "".join(f"{2.5 if i < 40 else blank},0.5\n" for i in range(50)))
     assert [d.where for d in log.damage] == ["row 41"]

@@ -77,8 +77,7 @@ def test_text_among_the_numbers_is_told(tmp_path: Path) -> None:
 def test_a_loss_of_null_to_the_end_is_told(tmp_path: Path) -> None:
     rows = [{"step": i, "loss": 2.5 if i < 30 else None, "grad_norm": 0.5} for i in range(50)]
     (damage,) = read(tmp_path, lines(*rows)).damage
-    assert damage.where == "row 31"
-    assert damage.what.startswith("'loss' has no value in the last 20 rows (from row 31, 'step' 30, on)")
+    assert (damage.where, damage.what) == ("row 31 ('step' 30)", "from here on 'loss' is blank, while the log goes on for 20 rows")
     rows = [{"step": i, "loss": 2.5} for i in range(50)] + [{"step": 49, f"eval/{k}_loss": 2.5} for k in "abcdef"]
     assert read(tmp_path, lines(*rows)).damage == ()
 

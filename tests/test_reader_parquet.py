@@ -110,7 +110,7 @@ def test_what_is_no_number_is_told(tmp_path: Path) -> None:
     loss = ["2.5" if i < 10 else "overflow" for i in rows]
     log = read(write(tmp_path, step=list(rows), loss=loss, grad_norm=[0.5 if i < 15 else None for i in rows]))
     assert values(log, "loss") == [2.5] * 10
-    assert [d.where for d in log.damage] == ["row 11", "row 16"]
+    assert [d.where for d in log.damage] == ["row 11", "row 16 ('step' 15)"]
     assert log.notes == ("'loss' holds text in 10 rows from row 11 on, such as 'overflow': not read",)
 
 

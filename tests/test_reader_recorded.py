@@ -108,6 +108,16 @@ def test_optimizers_that_take_turns_are_not_mixed(tmp_path: Path) -> None:
     assert any("2 optimizers take turns" in n and "not judged here: 1" in n for n in run.notes)
 
 
+def test_updates_of_other_optimizers_in_between_are_no_gaps(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run", {})
+    steps = np.arange(1, 91)
+    writer.append(steps, {"grad_norm": np.ones(90), "optimizer": (steps % 2).astype(np.float64)}, None)
+    writer.close("finished")
+    run = read_run(tmp_path / "run")
+    assert run.series["grad_norm"].steps.tolist() == steps[1::2].tolist()
+    assert "GC301" not in {finding.rule for finding in analyze(run).findings}
+
+
 def test_a_killed_run_is_damaged_and_a_failed_one_is_noted(tmp_path: Path) -> None:
     killed = analyze(read_run(recorded_cases.write(tmp_path / "killed", ended=None)))
     (finding,) = [f for f in killed.findings if f.rule == "GC307"]

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gradclip_cli import read_runs
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.readers.log import Log, Wanted
 from gradclip_cli.readers.open import open_source
@@ -291,7 +292,7 @@ def test_equal_damage_in_many_records_does_not_cancel(pick: list[int], tmp_path:
     log = read(tmp_path, bytes(broken))
     assert points(log) == whole_but(records, lost)
     (damage,) = log.damage
-    assert damage.what == f"{len(lost)} records with a payload that does not match its checksum"
+    assert damage.what == f"{len(lost)} records whose content does not match the checksum"
     assert damage.where.startswith(f"byte {begins[lost[0]]} ")
 
 
@@ -375,7 +376,7 @@ def test_right_checksum_but_no_event(tmp_path: Path) -> None:
     records = rhythm(5)
     log = read(tmp_path, b"".join(records[:8] + odd + records[8:]))
     assert points(log) == points_of(records)
-    assert [d.what for d in log.damage] == ["14 records with a right checksum that holds no event"]
+    assert [d.what for d in log.damage] == ["14 records with a right checksum but no event inside"]
 
 
 def test_forged_overlapping_records_take_linear_time(tmp_path: Path) -> None:
@@ -487,3 +488,31 @@ def test_checksums_of_rows(width: int, num_rows: int) -> None:
         crcs = crc32c.of_rows(Words(rows), framing.varying_bits(rows)).tolist()
         for i in {0, num_rows // 2, num_rows - 1}:
             assert crcs[i] == slow_crc32c(rows[i].tobytes())
+
+
+# -- one run in several directories ---------------------------------------------------------------------------------
+
+
+def written(folder: Path, tag: str, values: Sequence[float]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / NAME).write_bytes(b"".join([VERSION, *(event(s, simple(tag, v)) for s, v in enumerate(values))]))
+
+
+@pytest.mark.parametrize("tag", ["loss", "model/loss"])
+def test_what_add_scalars_wrote_is_of_its_writers_run(tmp_path: Path, tag: str) -> None:
+    folder = tag.replace("/", "_")
+    train, val, norm = ([f + i / 100 for i in range(50)] for f in (2.0, 3.0, 0.5))
+    written(tmp_path / "run", "grad_norm", norm)
+    written(tmp_path / "run" / f"{folder}_train", tag, train)
+    written(tmp_path / "run" / f"{folder}_val", tag, val)
+    (run,) = read_runs(tmp_path)
+    assert run.source == str(tmp_path / "run")
+    assert run.series["loss"].key == f"{tag}/train"
+    assert run.series["loss"].values.tolist() == pytest.approx(train)
+    assert run.series["grad_norm"].values.tolist() == pytest.approx(norm)
+
+
+def test_runs_called_after_their_loss_stay_their_own(tmp_path: Path) -> None:
+    for name in ("loss_a", "loss_b"):
+        written(tmp_path / name, "loss", [2.0 + (name == "loss_a") * i for i in range(50)])
+    assert [r.series["loss"].key for r in read_runs(tmp_path)] == ["loss", "loss"]

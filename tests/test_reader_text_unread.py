@@ -24,13 +24,17 @@ GOOD = "".join(f"step {i} | loss: {3 - i / 10:.4f} | grad norm: 0.5{i}\n" for i 
 @pytest.mark.parametrize("text", ["diverged!!", "N/A", "-", "None"])
 def test_text_in_place_of_a_loss_is_damage(tmp_path: Path, text: str) -> None:
     log = log_of(tmp_path, GOOD + "".join(f"step {i} | loss: {text}\n" for i in range(10, 14)))
-    assert log.damage == (Damage("line 10", f"'loss' holds text in 4 lines, such as {text!r}, expected numbers", "those values"),)
+    assert log.damage == (
+        Damage("line 10", f"from here on 'loss' is text in 4 lines, such as {text!r}, expected numbers", "those values", "loss"),
+    )
     assert len(log.columns["loss"].values) == 9
 
 
 def test_text_in_place_of_a_loss_beside_a_norm_is_damage(tmp_path: Path) -> None:
     log = log_of(tmp_path, GOOD + "step 10 | loss: overflow | grad norm: 0.5\n" + GOOD.replace("step ", "step 1"))
-    assert log.damage == (Damage("line 10", "'loss' holds text in 1 line, such as 'overflow', expected numbers", "those values"),)
+    assert log.damage == (
+        Damage("line 10", "from here on 'loss' is text in 1 line, such as 'overflow', expected numbers", "those values", "loss"),
+    )
 
 
 def test_a_norm_that_is_absent_now_and_then_is_no_damage(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_what_is_no_number_is_told(tmp_path: Path) -> None:
     assert np.isnan(values(log, "loss")).sum() == 1
     assert [d.where for d in log.damage] == ["row 32"]
     records = [r | ({"loss": None} if i > 60 else {}) for i, r in enumerate(history(90))]
-    assert any("'loss' has no value in the last" in d.what for d in read(tmp_path, state(records, logging_steps=10)).damage)
+    assert any("'loss' is blank" in d.what for d in read(tmp_path, state(records, logging_steps=10)).damage)
 
 
 def test_zero_bytes_cost_their_record(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -111,6 +112,25 @@ SAME: dict[str, tuple[dict[str, str], Sequence[str], str]] = {
     "exit 300": ({"main.py": "raise SystemExit(300)"}, ["main.py"], ""),
     "an exception hook": ({"main.py": "import sys\nsys.excepthook = lambda kind, e, tb: print('hook', kind, tb.tb_frame.f_code.co_name)\n1 / 0"}, ["main.py"], ""),
     "a broken exception hook": ({"main.py": "import sys\nsys.excepthook = lambda: None\n1 / 0"}, ["main.py"], ""),
+    "an error within torch, in a call and in a model": (
+        {
+            "main.py": """
+            import torch
+            net = torch.nn.Linear(2, 1)
+            net(torch.ones(1, 2)).sum().backward()
+            net.weight.grad.fill_(float("nan"))
+            try:
+                torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)
+            except RuntimeError as e:
+                try:
+                    net(torch.ones(1, 3))
+                except RuntimeError as mat:
+                    raise ValueError(3) from mat
+            """
+        },
+        ["main.py"],
+        "",
+    ),
     "what runs at the end": (
         {
             "main.py": """
@@ -399,8 +419,13 @@ def test_output_random_state_and_parameters_are_the_same(tmp_path: Path) -> None
     assert len(part_of(tmp_path).steps) == 48
 
 
-def test_spawned_children_record_their_ranks(tmp_path: Path) -> None:
-    code = """
+@pytest.mark.parametrize("way", ["spawn", "forkserver"])
+def test_spawned_children_record_their_ranks(tmp_path: Path, way: str) -> None:
+    code = (
+        f"""
+    WAY = "{way}"
+    """
+        + """
     import torch, torch.distributed as dist, torch.multiprocessing as mp
     def work(rank, file):
         dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
@@ -413,8 +438,9 @@ def test_spawned_children_record_their_ranks(tmp_path: Path) -> None:
         dist.destroy_process_group()
     if __name__ == "__main__":
         import os, sys
-        mp.spawn(work, args=(os.path.abspath("store"),), nprocs=2)
+        mp.start_processes(work, args=(os.path.abspath("store"),), nprocs=2, start_method=WAY)
     """
+    )
     write(tmp_path, "main.py", code)
     done = recorded(tmp_path, "main.py")
     assert done.returncode == 0, done.stderr
@@ -425,3 +451,81 @@ def test_spawned_children_record_their_ranks(tmp_path: Path) -> None:
     a, b = (part.columns for part in found.parts.values())
     np.testing.assert_allclose(a["grad_norm_used"], b["grad_norm_used"], rtol=1e-6)
     assert (a["loss"] < b["loss"]).all()
+
+
+def test_children_that_begin_at_once_each_have_a_part(tmp_path: Path, forked: Forked) -> None:
+    code = """
+    import os, time
+    from gradclip_cli.watch import processes, watcher
+    find = watcher.rank_and_world
+    def rank_and_world(*args, **kwargs):
+        answer = find(*args, **kwargs)
+        time.sleep(0.3)  # longer than any other child takes to come here
+        return answer
+    watcher.rank_and_world = rank_and_world
+    children = []
+    for i in range(3):
+        pid = os.fork()
+        if pid == 0:
+            update(i + 1)
+            os._exit(0)
+        children.append(pid)
+    print([os.waitpid(pid, 0)[1] for pid in children])
+    """
+    done = forked(tmp_path, textwrap.dedent(code))
+    assert (done.stdout, done.stderr.count("warning")) == ("[0, 0, 0]\n", 0), done.stderr
+    parts = read_recorded(tmp_path / "run")[0].parts
+    assert sorted(len(part.steps) for part in parts.values()) == [1, 2, 3]
+    assert list(parts) == [0, 1, 2]
+
+
+HALF_WRITTEN = """
+import os, signal
+update(5)
+write, most = os.write, [10]
+def some(fd, data):
+    n = write(fd, data[:most[0]])
+    if most[0] < 1000:
+        os.kill(os.getpid(), signal.{name})
+    most[0] = 1 << 20
+    return n
+os.write = some
+update(300)
+"""
+
+
+def test_interrupted_while_a_block_is_written(tmp_path: Path, forked: Forked) -> None:
+    done = forked(tmp_path, HALF_WRITTEN.format(name="SIGINT"))
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.count("KeyboardInterrupt") == 1
+    found, damage = read_recorded(tmp_path / "run")
+    steps = found.parts[0].steps.tolist()
+    assert (damage, found.parts[0].ended) == ((), "interrupted")
+    assert steps == list(range(1, len(steps) + 1))
+    assert f"gradclip: {len(steps)} updates recorded" in done.stderr
+    assert 5 < len(steps) < 305
+
+
+def test_a_handler_that_leaves_while_a_block_is_written(tmp_path: Path, forked: Forked) -> None:
+    code = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(4))\n" + HALF_WRITTEN.format(name="SIGTERM")
+    done = forked(tmp_path, code)
+    assert done.returncode == 4, done.stderr
+    found, damage = read_recorded(tmp_path / "run")
+    steps = found.parts[0].steps.tolist()
+    assert (damage, found.parts[0].ended) == ((), "exit 4")
+    assert steps == list(range(1, len(steps) + 1))
+    assert f"gradclip: {len(steps)} updates recorded" in done.stderr
+
+
+def test_terminated_it_has_lost_the_last_moments_at_most(tmp_path: Path, forked: Forked) -> None:
+    code = """
+    import os, signal, time
+    for i in range(60):
+        update()
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGTERM)
+    """
+    done = forked(tmp_path, textwrap.dedent(code))
+    assert done.returncode == -signal.SIGTERM
+    # Two seconds of them, and a machine that is busy.
+    assert len(part_of(tmp_path).steps) >= 60 - 45

@@ -161,10 +161,57 @@ def test_what_files_say_of_clipping_is_checked(
 
 def test_a_part_of_the_gradient_is_told_by_the_norm_in_the_file(tmp_path: Path) -> None:
     write_steps(tmp_path / "g", 2, total_norm=5.0)
-    assert any("do not hold the whole gradient" in note for note in done([tmp_path / "g"]).notes)
+    result = done([tmp_path / "g"])
+    assert "2 steps do not hold the whole gradient" in result.partial
+    assert "NOT THE WHOLE GRADIENT" in render_replay_text(result)
+    assert "NOT THE WHOLE GRADIENT" in render_replay_markdown(result)
+    assert "acts on" not in render_replay_text(result)
     norm = exact_norm(list(gradients(0).values()), 2)
     write_safetensors(tmp_path / "one.safetensors", gradients(0), step=1, total_norm=norm * 1.01)
-    assert done([tmp_path / "one.safetensors"]).notes == ()
+    whole = done([tmp_path / "one.safetensors"])
+    assert (whole.notes, whole.partial) == ((), "")
+    assert json.loads(render_replay_json(whole))["partial"] is None
+
+
+def test_a_part_of_what_was_clipped_is_told_and_scaled_by_the_coefficient(tmp_path: Path) -> None:
+    tensors, coefficient = gradients(0), 0.125
+    norm = exact_norm(list(tensors.values()), 2)
+    part = {n: (a * np.float32(coefficient)).astype(np.float32) for n, a in tensors.items()}
+    # The whole gradient was three times as long, and clipped to an eighth of that.
+    claims = {"step": 1, "stage": "post_clip", "total_norm": 3 * norm, "max_norm": 3 * norm * coefficient}
+    write_safetensors(tmp_path / "part.safetensors", part, **claims)
+    assert "1 step does not hold the whole gradient" in done([tmp_path / "part.safetensors"]).partial
+    restored = done([tmp_path / "part.safetensors"], unclip=True)
+    assert restored.steps[0].total_norm == pytest.approx(norm, rel=1e-6)
+    assert restored.partial
+
+
+@pytest.mark.parametrize(
+    ("sharded", "together", "partial"),
+    [([0], [0, 1], True), ([0], [], True), ([0], [0], False), ([], [], False)],
+    ids=["fsdp2", "fsdp1", "one-rank", "ddp"],
+)
+def test_the_shards_of_a_recorded_rank_are_not_the_whole(
+    gradclip: Call, tmp_path: Path, sharded: list[int], together: list[int], partial: bool
+) -> None:
+    run = tmp_path / "run"
+    for rank, grads in enumerate((run / "grads", run / "rank-00001" / "grads")):
+        grads.mkdir(parents=True)
+        write_steps(grads, 2)
+        folder = run / f"rank-{rank:05d}"
+        folder.mkdir(exist_ok=True)
+        event = {"k": "optimizer", "u": 0, "o": 0, "class": "SGD", "tensors": [0], "sharded": sharded, "ranks": together}
+        (folder / "trace.jsonl").write_text('{"k": "backward"}\n"optimizer"\n{"optimizer\n' + json.dumps(event) + "\n")
+        (folder / "header.json").write_text('{"world_size": 2}')
+    (run / "run.json").write_text('{"schema": "gradclip.run/1", "world_size": 2}')
+    for path in ("run", "run/grads", "run/rank-00001/grads/step-00000001.safetensors"):
+        assert done([tmp_path / path], max_norms=(1.0,)).partial.startswith("these are the shards that one rank held") == partial, path
+    if not sharded or len(together) == 1:
+        return
+    refused = gradclip("replay", "run", "--max-norm", "1", "-o", "out", "-f", "json", code=3)
+    assert "not written, as a run is of whole gradients" in refused.stderr
+    assert json.loads(refused.stdout)["partial"]
+    assert not (tmp_path / "out").exists()
 
 
 def test_clipping_can_be_undone_where_the_norm_is_told(gradclip: Call, tmp_path: Path) -> None:
@@ -259,6 +306,7 @@ def test_tensors_of_several_blocks_and_half_precision_reach_the_optimizer(tmp_pa
         ("sgd", None, ["momentum"], "expected key=value"),
         ("sgd", None, ["momentum=__import__('os')"], "expected key=value"),
         ("sgd", -1.0, [], "does not take these arguments"),
+        ("sgd", 1.0, ["lr=2"], "expected one of them"),
     ],
 )
 def test_optimizers_that_cannot_be_made(name: str, lr: float | None, options: list[str], words: str) -> None:
@@ -272,8 +320,19 @@ def test_an_optimizer_needs_a_bound_and_one_model(tmp_path: Path) -> None:
     with pytest.raises(GradclipError, match="expected --max-norm"):
         replay([tmp_path / "g"], Request(optimizer=kind))
     write_safetensors(tmp_path / "g" / "step-9.safetensors", {"ln": np.ones(3, np.float32)})
-    with pytest.raises(GradclipError, match="tensor ln has another shape"):
-        replay([tmp_path / "g"], Request(max_norms=(1.0,), optimizer=kind))
+    result, (error,) = replay([tmp_path / "g"], Request(max_norms=(1.0,), optimizer=kind))
+    assert "tensor ln has another shape" in error.message
+    assert result is not None
+    assert [s.step for s in result.steps] == [1, 9]
+    assert result.optimizer is None
+    torch.save({"w": torch.ones(2, 2, dtype=torch.complex64)}, tmp_path / "complex.pt")
+    result, (error,) = replay([tmp_path / "complex.pt"], Request(max_norms=(1.0,), optimizer=OptimizerKind("adafactor", None, ())))
+    assert "Adafactor refuses tensor w of complex64" in error.message
+    assert result is not None
+    assert result.optimizer is None
+    result, _ = replay([tmp_path / "g"], Request(max_norms=(1.0,), optimizer=kind))
+    assert result is not None
+    assert result.steps[1].total_norm == pytest.approx(math.sqrt(3))
 
 
 # The command
@@ -382,6 +441,7 @@ def test_names_cannot_break_out(gradclip: Call, tmp_path: Path) -> None:
         (["g", "--max-norm", "0"], 2, "--max-norm 0; expected a number above 0"),
         (["g", "--max-norm", "nan"], 2, "--max-norm nan"),
         (["g", "--norm-type", "-1"], 2, "--norm-type -1"),
+        (["g", "--norm-type", "1e9"], 2, "expected a number up to 512, or inf"),
         (["g", "--clip-value", "-1"], 2, "--clip-value"),
         (["g", "--group-by", "("], 2, "regular expression"),
         (["g", "--lr", "1"], 2, "expected --optimizer"),
@@ -407,6 +467,23 @@ def test_what_can_be_read_is_reported_beside_an_error(gradclip: Call, tmp_path: 
     assert [s["step"] for s in document["steps"]] == [1, 3]
     assert [f["rule"] for f in document["findings"]] == ["GC307"]
     assert done.stderr.startswith("gradclip: error: g/step-00000002.safetensors: found an empty file")
+
+
+def test_links_in_a_circle_are_errors(gradclip: Call, tmp_path: Path) -> None:
+    write_steps(tmp_path / "g", 1)
+    (tmp_path / "loop").symlink_to("loop")
+    assert "too many levels of symbolic links" in gradclip("replay", "loop", "-o", "out", code=3).stderr
+    assert "loop: is no directory" in gradclip("replay", "g", "-o", "loop", code=3).stderr
+
+
+def test_of_many_errors_the_first_are_shown(gradclip: Call, tmp_path: Path) -> None:
+    write_steps(tmp_path / "g", 1)
+    for i in range(23):
+        (tmp_path / "g" / f"x{i}.pt").write_bytes(b"no")
+    partly = gradclip("replay", "g", "-f", "json", code=3)
+    assert partly.stderr.count("found something else") == 20
+    assert "3 more could not be read" in partly.stderr
+    assert [f["rule"] for f in json.loads(partly.stdout)["findings"]].count("GC307") == 23
 
 
 def test_a_recorded_run_is_written_and_judged(gradclip: Call, tmp_path: Path) -> None:

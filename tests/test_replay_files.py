@@ -301,6 +301,11 @@ def entry(dtype: str = "F32", shape: object = (2,), offsets: object = (0, 8)) ->
         ({"__metadata__": {"step": "1", "scale": "0"}, "a": entry()}, 8, "a scale of 0"),
         ({"__metadata__": {"step": "1", "scale": "x"}, "a": entry()}, 8, "scale 'x'"),
         ({"__metadata__": {"step": "1", "stage": "later"}, "a": entry()}, 8, "the stage later"),
+        ({"__metadata__": {"step": "1", "stage": {}}, "a": entry()}, 8, "the stage {}"),
+        ({"__metadata__": {"step": 1, "scale": [1]}, "a": entry()}, 8, "scale '[1]'"),
+        ({"__metadata__": {"step": "1", "norm_type": "-3"}, "a": entry()}, 8, "a norm_type of -3"),
+        ({"__metadata__": {"step": "1", "norm_type": "1e9"}, "a": entry()}, 8, "a norm_type of 1e+09"),
+        ({"__metadata__": {"step": "1", "norm_type": "nan"}, "a": entry()}, 8, "a norm_type of nan"),
     ],
 )  # fmt: skip
 def test_headers_that_lie(tmp_path: Path, header: object, data: int, words: str) -> None:
@@ -359,6 +364,22 @@ def test_pipes_links_and_directories_without_gradients(tmp_path: Path) -> None:
     error_of(tmp_path / "link.pt")
     (tmp_path / "empty").mkdir()
     assert "found no gradients" in error_of(tmp_path / "empty")
+
+
+def test_a_directory_that_cannot_be_listed_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_safetensors(tmp_path / "step-1.safetensors", gradients())
+    (tmp_path / "locked").mkdir()
+    scandir = os.scandir
+
+    def refusing(path: Path) -> Any:
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    found = find([tmp_path])
+    assert [s.step for s in found.steps] == [1]
+    assert [f.message for f in found.failures] == [f"{tmp_path / 'locked'}: permission denied; expected a readable directory"]
 
 
 @pytest.mark.parametrize("cut", range(0, 260, 13))

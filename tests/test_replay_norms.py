@@ -13,7 +13,7 @@ import torch
 from gradclip_cli.clipping import blocks
 from gradclip_cli.clipping.blocks import Wanted, measure
 from gradclip_cli.clipping.dtypes import DTYPES, Decoder
-from gradclip_cli.clipping.norms import BLOCK, ROW, PowerSum, power_sum, total
+from gradclip_cli.clipping.norms import BLOCK, MOST_P, ROW, PowerSum, power_sum, total
 from gradclip_cli.clipping.ranks import Ranks
 from gradclip_cli.clipping.replay import Request, replay
 from gradclip_cli.clipping.sources import find
@@ -62,6 +62,12 @@ def test_norms_are_right_for_every_dtype_and_p(tmp_path: Path, dtype: str, p: fl
     torch.save(tensors, tmp_path / "g.pt")
     expected = exact_norm([t.double().numpy() for t in tensors.values()], p)
     assert norm_of(tmp_path / "g.pt", p) == pytest.approx(expected, rel=1e-13)
+
+
+def test_the_highest_p_does_not_vanish(tmp_path: Path) -> None:
+    # The largest is just above a power of two, so that all are nearly halved before they are raised to p.
+    path = write_safetensors(tmp_path / "g.safetensors", {"a": np.full(64, 1.0001), "b": np.full(64, 1e-3)})
+    assert norm_of(path, MOST_P) == pytest.approx(1.0001 * 64 ** (1 / MOST_P), rel=1e-13)
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, 7.5, math.inf])

@@ -34,7 +34,8 @@ ALLOWED: dict[str, set[str]] = {
     "probe": _BASE | {"probe", "watch", "runfile", "clipping", "__init__"},
     "cli": {"*"},
     "__init__": _BASE | {"readers", "analysis", "threshold", "watch"},
-    "__main__": {"errors", "cli"},
+    "interrupt": set(),
+    "__main__": {"errors", "cli", "interrupt"},
 }
 
 

@@ -59,6 +59,11 @@ def test_the_list(gradclip) -> None:
     assert lines[0].split() == ["B600", "process-group", "GC507", "at", "least", "2", "ranks"]
 
 
+def test_a_stray_rank_does_not_silence_the_result(gradclip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert "PASS, exit status 0: 1 passed" in gradclip("verify", "--device", "cpu", "--select", "B204", code=0).stdout
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -68,6 +73,7 @@ def test_the_list(gradclip) -> None:
         (["--world-size", "0"], "--world-size"),
         (["--max-steps", "3"], "--max-steps needs a SCRIPT"),
         (["--dtype", "bf16", "train.py"], "--dtype is for the battery"),
+        (["--list", "--format", "json"], "--list prints text"),
     ],
     ids=lambda v: "".join(v) if isinstance(v, list) else None,
 )

@@ -267,3 +267,9 @@ def test_what_was_seen_until_a_termination_is_judged(tmp_path: Path) -> None:
     assert (child.returncode, told["verdict"], [f["rule"] for f in told["findings"]]) == (1, "fail", ["GC402"])
     assert any(note.startswith("the script ended with signal 15 after ") for note in told["notes"])
     assert not list((tmp_path / "tmp").glob("gradclip*"))
+
+
+def test_a_rank_that_is_left_over_in_the_environment_hides_no_verdict(gradclip: Verify, tmp_path: Path) -> None:
+    write(tmp_path, "loop.py", LOOP)
+    done = gradclip("verify", "-f", "json", "loop.py", "--late", env={"RANK": "1"}, code=1)
+    assert json.loads(done.stdout)["target"]["world_size"] == 1

@@ -17,10 +17,11 @@ import pytest
 import torch
 
 import gradclip_cli
+from gradclip_cli.errors import GradclipError
 from gradclip_cli.runfile import RunWriter, read_recorded
 from gradclip_cli.runfile.files import Opened, create
 from gradclip_cli.watch.registry import Registry
-from gradclip_cli.watch.states import states_of
+from gradclip_cli.watch.states import Reader
 from tests.record_runs import ENV, write
 
 
@@ -160,7 +161,7 @@ def test_optimizers_that_are_gone_cost_nothing() -> None:
     gc.collect()
     assert len(registry) == 50
     assert [o for o, _ in registry.optimizers()] == [49]
-    assert [i for i, _ in registry.parameters()] == [49]
+    assert list(registry.parameters()) == [49]
     assert registry.find_optimizer(49) is held
     assert registry.find_optimizer(3) is None
 
@@ -181,7 +182,13 @@ def test_optimizers_that_are_gone_cost_nothing() -> None:
 )
 def test_gradients_read_together_are_as_numpy_has_them(gradient: torch.Tensor) -> None:
     other = torch.full((300,), 2.0)
-    first, state, last = states_of([other, gradient, other])
+    read = Reader().read({3: other, 4: gradient, 5: None, 9: other})
+    first, state, nothing, last = read.values()
+    assert list(read) == [3, 4, 5, 9]
+    assert first is not None
+    assert state is not None
+    assert last is not None
+    assert nothing is None
     numbers = gradient.resolve_conj()
     values = (torch.view_as_real(numbers) if numbers.is_complex() else numbers).double().numpy().reshape(-1)
     finite = values[np.isfinite(values)]
@@ -191,6 +198,33 @@ def test_gradients_read_together_are_as_numpy_has_them(gradient: torch.Tensor) -
     assert state.nonfinite == len(values) - len(finite)
     assert np.array_equal(state.sample, values[:: max(1, len(values) // 256)][:256], equal_nan=True)
     assert first.norm == last.norm == pytest.approx(2.0 * 300**0.5)
+
+
+def test_a_gradient_that_is_read_again_has_the_state_it_had_until_a_bit_changes() -> None:
+    gradients = {i: torch.arange(1.0, 4.0) * i for i in range(5)}
+    reader = Reader()
+    first = reader.read(gradients)
+    assert all(a is b for a, b in zip(first.values(), reader.read(gradients).values(), strict=True))
+    gradients[2][1] = -7.0
+    gradients[4].div_(0.0)
+    again = reader.read(gradients)
+    assert [i for i in gradients if again[i] is not first[i]] == [2, 4]
+    changed, infinite, before = again[2], again[4], first[2]
+    assert changed is not None
+    assert infinite is not None
+    assert before is not None
+    assert changed.norm == pytest.approx((2**2 + 7**2 + 6**2) ** 0.5)
+    assert infinite.nonfinite == 3
+    assert before.sample.tolist() == [2.0, 4.0, 6.0], "what was read stays as it was"
+    del gradients[0]
+    assert [None if s is None else s.largest for s in reader.read(gradients).values()] == [3.0, 7.0, 9.0, 0.0]
+    alone = torch.ones(3)
+    (state,) = reader.read({0: alone}).values()
+    alone.mul_(2)
+    (doubled,) = reader.read({0: alone}).values()
+    assert state is not None
+    assert doubled is not None
+    assert (state.largest, doubled.largest) == (1.0, 2.0)
 
 
 def test_a_descriptor_that_the_script_has_closed_is_not_written(tmp_path: Path) -> None:
@@ -208,14 +242,13 @@ def test_a_descriptor_that_the_script_has_closed_is_not_written(tmp_path: Path) 
     assert (tmp_path / "ours").read_bytes() == b"ours"
 
 
-def test_of_two_writers_the_second_leaves_no_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_writers_the_second_is_refused_and_leaves_no_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = RunWriter(tmp_path / "run", {"command": "first"})
     # It looked before the first one came.
     monkeypatch.setattr("gradclip_cli.runfile.writer.check_free", lambda *_, **__: None)
-    problems: list[str] = []
-    RunWriter(tmp_path / "run", {"command": "second"}, on_problem=problems.append)
+    with pytest.raises(GradclipError, match="already holds a recorded run"):
+        RunWriter(tmp_path / "run", {"command": "second"})
     first.close("finished")
-    assert len(problems) == 1
     assert read_recorded(tmp_path / "run")[0].parts[0].header["command"] == "first"
     assert '"first"' in (tmp_path / "run/run.json").read_text()
 
@@ -303,3 +336,26 @@ def test_what_cannot_work_is_refused_before_the_script_runs(
     done = gradclip(*args, code=code, env=env)
     assert said in done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+def test_many_micro_batches_leave_one_mode_and_the_end_of_the_watch_none(tmp_path: Path) -> None:
+    from torch.overrides import _get_current_function_mode_stack as modes
+
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    depths = set()
+    with gradclip_cli.watch(tmp_path / "run") as watcher:
+        for _ in range(2):
+            for _ in range(60):
+                (model(torch.ones(2, 3)).square().mean() / 60).backward()
+                depths.add(len(modes()))
+            with pytest.raises(RuntimeError):
+                model(torch.ones(2, 3)).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        with pytest.raises(RuntimeError):
+            model(torch.ones(2, 3)).backward()
+    assert depths == {1}
+    assert modes() == []
+    assert watcher.updates == 2

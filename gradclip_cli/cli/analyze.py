@@ -40,13 +40,16 @@ def analyze(
     """
     # No linear algebra happens here, and the threads numpy starts for it take a tenth of the time of a small log.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from gradclip_cli.analysis import analyze as judge
-    from gradclip_cli.cli.output import complain, emit, tell, wants_color
-    from gradclip_cli.cli.progress import reading
-    from gradclip_cli.errors import ExitCode, GradclipError
-    from gradclip_cli.model import Analysis, Verdict
-    from gradclip_cli.readers import Wanted, read
-    from gradclip_cli.report import FORMATS, check_plot_target
+    from gradclip_cli.interrupt import end_at_once
+
+    with end_at_once():
+        from gradclip_cli.analysis import analyze as judge
+        from gradclip_cli.cli.output import complain, emit, tell, wants_color
+        from gradclip_cli.cli.progress import reading
+        from gradclip_cli.errors import ExitCode, GradclipError
+        from gradclip_cli.model import Analysis, Verdict
+        from gradclip_cli.readers import Wanted, read
+        from gradclip_cli.report import FORMATS, check_plot_target
 
     if plot is not None:
         check_plot_target(plot, force=force)

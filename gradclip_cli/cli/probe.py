@@ -11,6 +11,8 @@ import typer
 
 _MAX_NORM = "1.0"
 _MOST_TWINS = 6
+# With the largest jump it is still a float32.
+_LARGEST_LR = 1e6
 
 
 def probe(
@@ -25,7 +27,9 @@ def probe(
     model: Annotated[
         str | None, typer.Option(metavar="hf:DIR", help="A local Hugging Face causal language model; with --text.", show_default=False)
     ] = None,
-    text: Annotated[Path | None, typer.Option(metavar="FILE", help="The text that --model is trained on.", show_default=False)] = None,
+    text: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The text that --model is trained on (of its first 4 MB).", show_default=False)
+    ] = None,
     steps: Annotated[int, typer.Option(metavar="N", min=1, help="Optimizer updates.")] = 200,
     lr: Annotated[
         float | None, typer.Option(metavar="LR", help="Learning rate [default: what suits the model].", show_default=False)
@@ -40,7 +44,7 @@ def probe(
     ] = None,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     compile: Annotated[bool, typer.Option("--compile", help="Through torch.compile.")] = False,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The same seed gives the same training.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="The same seed gives the same training.")] = 0,
     parallel: Annotated[
         Literal["ddp", "fsdp2"] | None, typer.Option(help="Under torchrun: how ranks share the model [default: ddp].", show_default=False)
     ] = None,
@@ -89,9 +93,12 @@ def probe(
         raise UsageError("--model and --text belong together; expected both or neither", hint="--model hf:path/to/model --text some.txt")
     if model is not None and not model.startswith("hf:"):
         raise UsageError(f"--model {model!r}: expected hf: and a directory", hint="--model hf:path/to/model")
-    if lr is not None and not 0 < lr < float("inf"):
-        raise UsageError(f"--lr is {lr:g}; expected a finite number above 0")
+    if lr is not None and not 0 < lr <= _LARGEST_LR:
+        raise UsageError(f"--lr is {lr:g}; expected a number above 0, up to {_LARGEST_LR:g}")
     faults = [planted(given, steps=steps, dtype=dtype) for given in inject or ()]
+    for i, fault in enumerate(faults):
+        if any(fault.kind == other.kind and fault.step <= other.last_step and other.step <= fault.last_step for other in faults[:i]):
+            raise UsageError(f"--inject {fault}: there is a {fault.kind} at that update already", hint="give it once, with a larger SIZE")
     labels = _labels(max_norm, compare)
     if plot is not None:
         from gradclip_cli.report import check_plot_target

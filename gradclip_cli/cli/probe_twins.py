@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -56,7 +57,8 @@ def run_twins(
 
     directory = run_directory(output, "probe", force=force)
     with _ranks(request) as conditions:
-        result, code = _probe(request, conditions, directory, force=force, side_by_side=side_by_side)
+        with _output_apart():
+            result, code = _probe(request, conditions, directory, force=force, side_by_side=side_by_side)
         if conditions.rank == 0:
             emit(FORMATS[format](result, color=wants_color(no_color)))
             if plot is not None:
@@ -65,6 +67,21 @@ def run_twins(
                 plot_probe(result, plot, force=force)
                 tell(f"wrote {plot}")
     return int(code)
+
+
+@contextmanager
+def _output_apart() -> Iterator[None]:
+    """What the user's code prints meanwhile goes to standard error: standard output is for the result."""
+    sys.stdout.flush()
+    kept, elsewhere = os.dup(1), os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else os.dup(2)
+    try:
+        os.dup2(elsewhere, 1)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(elsewhere)
 
 
 @contextmanager
@@ -99,22 +116,34 @@ def _ranks(request: Request) -> Iterator[Conditions]:
 def _probe(request: Request, conditions: Conditions, directory: Path, *, force: bool, side_by_side: bool) -> tuple[Probe, ExitCode]:
     from gradclip_cli.model import Probe
     from gradclip_cli.probe.comparison import compare, twin
+    from gradclip_cli.probe.own import own_function
+    from gradclip_cli.probe.run import set_seed
+
+    def on_problem(problem: str) -> None:
+        complain(problem, level="warning")
+        problems.append(problem)
 
     twins: list[Twin] = []
     notes: list[str] = []
+    # Of the recording: a twin that is not there to its end is no twin.
+    problems: list[str] = []
     trained: Trained | None = None
     first: Analysis | None = None
     speaks = conditions.rank == 0
     places = {label: directory / f"max_norm-{label}" if side_by_side else directory for label in request.labels}
     for place in places.values() if side_by_side else ():
         _make_free(place, conditions.rank, force=force)
+    if request.target is not None:
+        # A module is imported once: the first twin must not begin behind other draws than the next.
+        set_seed(conditions.seed)
+        own_function(request.target)
     with counting(request.steps * len(request.labels) if speaks else 0) as move_on:
         for label, place in places.items():
             max_norm = math.inf if label == "none" else _suggested(first, conditions) if label == "suggested" else float(label)
             if isinstance(max_norm, str):
                 notes.append(f"no twin at the suggested threshold: {max_norm}")
                 continue
-            trained = _train(request, replace(conditions, max_norm=max_norm), place, label, move_on, directory)
+            trained = _train(request, replace(conditions, max_norm=max_norm), place, label, move_on, on_problem, directory)
             if speaks:
                 analysis = _judged(place)
                 first = first or analysis
@@ -127,10 +156,10 @@ def _probe(request: Request, conditions: Conditions, directory: Path, *, force: 
         conditions=_told(conditions, trained),
         planted=request.planted,
         twins=tuple(twins),
-        comparison=compare(twins) if len(twins) > 1 else (),
-        notes=tuple(notes),
+        comparison=compare(twins) if len(twins) > 1 and not problems else (),
+        notes=(*notes, *problems),
     )
-    return result, ExitCode.CANNOT_JUDGE if notes else ExitCode.OK
+    return result, ExitCode.CANNOT_JUDGE if result.notes else ExitCode.OK
 
 
 def _make_free(place: Path, rank: int, *, force: bool) -> None:
@@ -141,7 +170,15 @@ def _make_free(place: Path, rank: int, *, force: bool) -> None:
     check_free(place, rank=rank)
 
 
-def _train(request: Request, conditions: Conditions, place: Path, label: str, move_on: Callable[[str], None], directory: Path) -> Trained:
+def _train(
+    request: Request,
+    conditions: Conditions,
+    place: Path,
+    label: str,
+    move_on: Callable[[str], None],
+    on_problem: Callable[[str], None],
+    directory: Path,
+) -> Trained:
     """Train one twin; an interrupt or an error leaves what was recorded, and says so."""
     from gradclip_cli.probe.run import run_probe
     from gradclip_cli.probe.training import Update
@@ -162,12 +199,18 @@ def _train(request: Request, conditions: Conditions, place: Path, label: str, mo
             place,
             command=request.command,
             on_update=on_update,
-            on_problem=lambda problem: complain(problem, level="warning"),
+            on_problem=on_problem,
         )
     except (KeyboardInterrupt, GradclipError):
         if conditions.rank == 0 and done:
             tell(f"gradclip: {done:,} of {request.steps:,} updates recorded\nsee them with: gradclip analyze {shlex.quote(str(directory))}")
         raise
+    if all(update.dropped for update in trained.updates):
+        raise GradclipError(
+            f"{trained.subject}: the gradients of all {len(trained.updates):,} batches were not finite and no update was made of them; "
+            "expected finite ones",
+            hint="look at the loss and the data; with --dtype fp16 also at the first updates, where the scaler is still searching",
+        )
     if conditions.parallel:
         import torch.distributed as dist
 

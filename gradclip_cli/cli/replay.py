@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     import re
 
     from gradclip_cli.model import Replay
+
+
+_MOST_ERRORS = 20
 
 
 def replay(
@@ -72,6 +76,7 @@ def replay(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from gradclip_cli.cli.output import complain, emit, tell, wants_color
     from gradclip_cli.cli.progress import reading
+    from gradclip_cli.clipping.norms import MOST_P
     from gradclip_cli.clipping.optimizer import OptimizerKind
     from gradclip_cli.clipping.ranks import started_ranks
     from gradclip_cli.clipping.replay import Request
@@ -82,6 +87,8 @@ def replay(
     for name, values in (("--max-norm", max_norm), ("--norm-type", [norm_type]), ("--clip-value", clip_value)):
         if bad := [v for v in values or [] if v is not None and not v > 0]:
             raise UsageError(f"{name} {bad[0]:g}; expected a number above 0")
+    if norm_type is not None and MOST_P < norm_type < math.inf:
+        raise UsageError(f"--norm-type {norm_type:g}; expected a number up to {MOST_P:g}, or inf", hint="--norm-type inf")
     if optimizer is None and (lr is not None or optimizer_arg):
         raise UsageError("--lr and --optimizer-arg are the optimizer's; expected --optimizer", hint="--optimizer adamw")
     with started_ranks() as ranks:
@@ -96,8 +103,10 @@ def replay(
                 return int(e.code)
             raise
     if ranks.rank == 0:
-        for failure in failures:
+        for failure in failures[:_MOST_ERRORS]:
             complain(failure.message, failure.hint)
+        if len(failures) > _MOST_ERRORS:
+            complain(f"{len(failures) - _MOST_ERRORS:,} more could not be read", "--format json lists them all" if result else None)
         if result is not None:
             emit(FORMATS[format](result, color=wants_color(no_color)))
             if plot is not None:
@@ -133,12 +142,14 @@ def _check_targets(gradients: list[Path], plot: Path | None, output: Path | None
         check_plot_target(plot, force=force)
     if output is None:
         return
-    from gradclip_cli.runfile import check_free
+    from gradclip_cli.runfile import check_free, check_writable
 
-    if any(path.resolve().is_relative_to(output.resolve()) for path in gradients):
+    # Of links in a circle os.path.realpath makes no error; that is for who opens them.
+    if any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(output)) for path in gradients):
         raise UsageError(f"{output}: holds the gradients that are to be read; expected another directory", hint="name another with -o")
     if not force:
         check_free(output)
+    check_writable(output)
 
 
 def _write_run(result: Replay, directory: Path, *, force: bool) -> None:
@@ -149,6 +160,11 @@ def _write_run(result: Replay, directory: Path, *, force: bool) -> None:
     from gradclip_cli.model import NormStage, TensorInfo
     from gradclip_cli.runfile import RunWriter, remove_recorded
 
+    if result.partial:
+        raise GradclipError(
+            f"{directory}: not written, as a run is of whole gradients; {result.partial}",
+            hint="`gradclip analyze` reads the recorded run itself; or save whole tensors, or a distributed checkpoint",
+        )
     steps = result.steps
     names = tuple(dict.fromkeys(name for s in steps for name in s.tensors))
     place = {name: i for i, name in enumerate(names)}

@@ -78,6 +78,7 @@ def verify(
     Exit status: 0 judged and clean; 1 a check failed; 2 bad command line; 3 nothing could be judged, or there is no such device.
     """
     from gradclip_cli.cli.record import check_torch
+    from gradclip_cli.errors import UsageError
 
     battery = {
         "--device": device,
@@ -104,6 +105,8 @@ def verify(
         judged = verify_script(script, args or [], module=module, max_steps=steps, output=output, force=force)
         return 0 if judged is None else _report(judged, format, no_color)
     if list_checks:
+        if format != "text":
+            raise UsageError(f"--list prints text and --format {format} is for a result; expected one of them", hint="leave --format out")
         return _list(select or [])
     from gradclip_cli.verify import Options
 
@@ -145,7 +148,8 @@ def _list(wanted: list[str]) -> int:
     for t in select(wanted):
         ranks = f"at least {t.ranks} ranks" if t.ranks > 1 else ""
         rows.append(f"{t.id}  {t.name:<27} {t.rule}  {ranks}".rstrip())
-    emit("\n".join(rows))
+    if _speaks():
+        emit("\n".join(rows))
     return 0
 
 
@@ -158,8 +162,8 @@ def _battery(options: Options) -> Verification:
 
 
 def _speaks() -> bool:
-    """Under torchrun every rank comes to the same verdict; one of them says it."""
-    return int(os.environ.get("RANK", "0")) == 0
+    """Under torchrun every rank comes to the same verdict; one of them says it. A stray RANK is no torchrun."""
+    return not all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")) or int(os.environ["RANK"]) == 0
 
 
 def _verification(battery: Battery) -> Verification:

@@ -67,6 +67,9 @@ def verify_script(
 
 
 def _local_rank() -> int:
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        # A variable that is left over makes no rank of it.
+        return 0
     return int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", 0)))
 
 

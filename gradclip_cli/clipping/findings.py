@@ -19,15 +19,15 @@ _DOMINANT, _ALWAYS_DOMINANT = 0.5, 0.9
 _FEW_STEPS = 3
 _MOST_FINITE_HALF = 65504.0
 # A norm that float32 added up may be off by a fifth for a billion elements.
-_SAME_NORM = 0.75
+SAME_NORM = 0.75
+"""A norm below this part of the one that is told is of something else."""
 
 
 def judge(
-    steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type: float, failures: Sequence[GradclipError]
+    steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type: float, failures: Sequence[GradclipError], *, partial: bool
 ) -> tuple[list[Finding], list[str]]:
     """The findings, and what can be said of the claims of the files beside them."""
-    above, remarks = _claims(steps, stored, norm_type)
-    remarks += _parts(steps, stored, norm_type)
+    above, remarks = _claims(steps, stored, norm_type, partial=partial)
     remarks += _undone(steps, stored)
     found = [*_nonfinite(steps), *above, *_overflowing(steps, stored), *_dominant(steps)]
     found += [Finding("GC307", "damaged-file", Severity.WARNING, f.message, None, None, {}) for f in failures]
@@ -77,7 +77,9 @@ def _dominant(steps: Sequence[ReplayStep]) -> list[Finding]:
     return found
 
 
-def _claims(steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type: float) -> tuple[list[Finding], list[str]]:
+def _claims(
+    steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type: float, *, partial: bool
+) -> tuple[list[Finding], list[str]]:
     """Whether gradients that are said to be clipped are within the bound."""
     clipped = [(step, s.claims) for step, s in zip(steps, stored, strict=True) if s.claims.stage is NormStage.POST_CLIP]
     if not clipped:
@@ -87,10 +89,12 @@ def _claims(steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type
     if len(checked) < len(clipped):
         untold = any(c.max_norm is None for _, c in clipped)
         why = "no max_norm is told" if untold else f"they were clipped by another norm than p = {norm_type:g}"
-        remarks.append(f"{len(clipped) - len(checked):,} steps are said to be clipped; whether they are was not checked: {why}")
+        remarks.append(f"{count(len(clipped) - len(checked), 'step')} said to be clipped; whether this is so was not checked: {why}")
     over = [(s, m) for s, m in checked if s.total_norm > m * (1 + _TOLERANCE)]
     at_bound = sum(abs(s.total_norm / m - 1) <= _TOLERANCE for s, m in checked)
-    if checked:
+    if checked and partial:
+        remarks.append(f"{count(len(checked), 'step')} said to be clipped: where clipping acted cannot be seen in a part of the gradient")
+    elif checked:
         below = sum(s.total_norm < m * (1 - _TOLERANCE) for s, m in checked)
         remarks.append(
             f"of {len(checked):,} steps said to be clipped {at_bound:,} are at the bound, where clipping acted, {below:,} below it and "
@@ -117,23 +121,27 @@ def _undone(steps: Sequence[ReplayStep], stored: Sequence[StoredStep]) -> list[s
     return [f"{count(len(finite), 'step')} saved after clipping, of norms up to {number(largest)} (step {step}): --unclip scales them back"]
 
 
-def _parts(steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type: float) -> list[str]:
-    """Gradients whose norm is not the one that the training saw, though they were not clipped since."""
-    differ = [
-        (step.step, step.total_norm, claims.total_norm)
-        for step, claims in zip(steps, (s.claims for s in stored), strict=True)
-        if claims.stage is not NormStage.POST_CLIP and claims.total_norm is not None and (claims.norm_type or 2.0) == norm_type
-        if math.isfinite(claims.total_norm) and not _SAME_NORM <= step.total_norm / (claims.total_norm or 1.0) <= 1 / _SAME_NORM
-        if math.isfinite(step.total_norm) and (claims.total_norm or step.total_norm)
-    ]
+def partial(steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type: float, *, sharded: bool) -> str:
+    """Why the norms are not those of the whole gradient, as a sentence without its end; empty where nothing says so."""
+    if sharded:
+        return "these are the shards that one rank held, and all numbers are of them alone"
+    differ = []
+    for step, claims in zip(steps, (s.claims for s in stored), strict=True):
+        told = claims.told_norm
+        if told is None or (claims.norm_type or 2.0) != norm_type or not math.isfinite(step.total_norm):
+            continue
+        # What is above the bound of its clipping is a finding of its own.
+        above = claims.stage is not NormStage.POST_CLIP and step.total_norm * SAME_NORM > told
+        if step.total_norm < told * SAME_NORM or above:
+            differ.append((step, told))
     if not differ:
-        return []
-    step, found, told = differ[0]
-    first = f"step {step}: norm {found:.4g}, in training {told:.4g}"
-    return [
-        f"{len(differ):,} files do not hold the whole gradient, or not as it was ({first}): a rank's shard, a part of the parameters, "
-        "or clipped since"
-    ]
+        return ""
+    step, told = differ[0]
+    first = f"step {step.step}: norm {step.total_norm:.4g}, by what the file tells {told:.4g}"
+    return (
+        f"{count(len(differ), 'step')} do{'es' if len(differ) == 1 else ''} not hold the whole gradient, or not as it was ({first}): "
+        "a rank's shard, a part of the parameters, or clipped since"
+    )
 
 
 def _overflowing(steps: Sequence[ReplayStep], stored: Sequence[StoredStep]) -> list[Finding]:

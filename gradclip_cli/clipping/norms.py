@@ -19,6 +19,9 @@ ROW = 1 << 13
 """Elements of a row: OpenBLAS takes more than one thread for a dot product of over 10,000, and sums in another order then."""
 BLOCK = 1 << 20
 
+MOST_P = 512.0
+"""The highest finite p: a power of a half, which is the least that the largest of scaled numbers is, stays far above zero."""
+
 # Within these a sum of powers has lost nothing to underflow and cannot overflow when 2**60 of its kind are added.
 _LOW, _HIGH = 2.0**-900, 2.0**900
 # Up to this p a power is a product: quicker, and no less exact.

@@ -52,7 +52,10 @@ class OptimizerKind:
             raise UsageError(f"--optimizer {name!r} is not known; expected one of {', '.join(classes)}")
         self.name = found.__name__
         self._class = found
-        self.arguments: dict[str, Any] = {"lr": _DEFAULT_LR if lr is None else lr, **_parsed(options)}
+        given = _parsed(options)
+        if lr is not None and "lr" in given:
+            raise UsageError("the learning rate is given by --lr and by --optimizer-arg; expected one of them")
+        self.arguments: dict[str, Any] = {"lr": _DEFAULT_LR if lr is None else lr, **given}
         known = [k for k in inspect.signature(found.__init__).parameters if k not in ("self", "params")]
         for key in self.arguments:
             if key not in known:
@@ -117,7 +120,7 @@ def update_norms(kind: OptimizerKind, steps: Sequence[StoredStep], coefficients:
         float64, shape (num ways, num steps), nan where a step was left out.
 
     Raises:
-        GradclipError: A tensor changes its shape between steps, or a file cannot be read.
+        GradclipError: A tensor changes its shape between steps, the optimizer refuses one, or a file cannot be read.
     """
     columns = _columns(kind, steps)
     sums = np.zeros((len(columns), *coefficients.shape))
@@ -207,7 +210,15 @@ def _replayed(kind: OptimizerKind, column: _Column, steps: Sequence[StoredStep],
         for way, (parameter, optimizer) in enumerate(zip(parameters, optimizers, strict=True)):
             before = parameter.detach().clone()
             parameter.grad = gradient * float(coefficients[way, k])
-            optimizer.step()
+            try:
+                optimizer.step()
+            except Exception as e:  # each optimizer refuses in its own way what it is not made for
+                why = (str(e).splitlines() or [type(e).__name__])[0]
+                tensor = steps[k].tensors[block.tensor]
+                raise GradclipError(
+                    f"{steps[k].source}: {kind.name} refuses tensor {tensor.name} of {tensor.dtype.name} ({why}); expected one it takes",
+                    hint="leave --optimizer out, or choose another or other arguments",
+                ) from e
             moved = torch.view_as_real(parameter.detach() - before) if dtype.is_complex else parameter.detach() - before
             values = moved.double().flatten().numpy()
             squares[way, k] = dot(values, values)

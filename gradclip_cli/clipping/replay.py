@@ -32,7 +32,7 @@ class Request:
 
     Attributes:
         max_norms: Bounds of the global norm; where there are none, the one that the files tell.
-        norm_type: p; None is the one that the files tell, else 2.
+        norm_type: p, up to `MOST_P` or inf; None is the one that the files tell, else 2.
         clip_values: Bounds of value clipping, to compare.
         unclip: Whether gradients that were saved after clipping are scaled back to the norm that the file tells.
         group_by: What its first group (or all of it) matches in a tensor's name is the name of that tensor's group.
@@ -56,31 +56,39 @@ def replay(paths: Sequence[Path], request: Request, *, ranks: Ranks | None = Non
     """Measure all steps that can be read.
 
     Returns:
-        The result, None where no step could be read, and what could not be read.
+        The result, None where no step could be read, and what could not be read or, by the optimizer, not be used.
 
     Raises:
-        GradclipError: The optimizer cannot be run on these gradients, or needs a bound that is not given.
+        GradclipError: The optimizer needs a bound that is not given, or torch.
     """
     ranks = ranks or Ranks()
     gradients = find(paths)
     ranks.agree(gradients.steps)
     request, notes = _completed(request, gradients.steps)
+    if gradients.steps and request.optimizer is not None and not request.max_norms:
+        raise GradclipError("--optimizer has nothing to compare: the files tell no max_norm; expected --max-norm", hint="--max-norm 1.0")
     steps: list[ReplayStep] = []
     stored: list[StoredStep] = []
     failures = list(gradients.failures)
     for found in gradients.steps:
         try:
-            step = _unclipped(found, ranks) if request.unclip else found
+            step = _unclipped(found, ranks, sharded=gradients.sharded) if request.unclip else found
             steps.append(_step(step, request, ranks))
             stored.append(step)
         except GradclipError as e:
             failures.append(e)
     if not steps:
         return None, tuple(failures)
+    unused: list[GradclipError] = []
     if request.optimizer is not None:
-        steps, more = _with_updates(steps, stored, request, request.optimizer, ranks)
-        notes += more
-    return _result(paths, request, gradients, steps, stored, notes, failures), tuple(failures)
+        try:
+            steps, more = _with_updates(steps, stored, request, request.optimizer, ranks)
+            notes += more
+        except GradclipError as e:
+            # The norms are right all the same.
+            unused.append(e)
+            request = replace(request, optimizer=None)
+    return _result(paths, request, gradients, steps, stored, notes, failures), (*failures, *unused)
 
 
 def _result(
@@ -92,7 +100,8 @@ def _result(
     notes: Sequence[str],
     failures: Sequence[GradclipError],
 ) -> Replay:
-    found, remarks = findings.judge(steps, stored, request.p, failures)
+    partial = findings.partial(steps, stored, request.p, sharded=gradients.sharded)
+    found, remarks = findings.judge(steps, stored, request.p, failures, partial=bool(partial))
     numel: dict[str, int] = {}
     for step in stored:
         for tensor in step.tensors:
@@ -109,6 +118,7 @@ def _result(
         findings=tuple(found),
         notes=(*gradients.notes, *notes, *remarks),
         optimizer=None if kind is None else OptimizerReplay(kind.name, kind.arguments),
+        partial=partial,
     )
 
 
@@ -116,7 +126,7 @@ def _completed(request: Request, steps: Sequence[StoredStep]) -> tuple[Request, 
     """The request with what the files tell for what was not given."""
     notes = []
     norm_type, max_norms = request.norm_type, request.max_norms
-    told = {s.claims.norm_type for s in steps if s.claims.norm_type is not None and s.claims.norm_type > 0}
+    told = {s.claims.norm_type for s in steps if s.claims.norm_type is not None}
     if norm_type is None and len(told) == 1:
         norm_type = told.pop()
     bounds = {s.claims.max_norm for s in steps if s.claims.max_norm is not None}
@@ -128,7 +138,7 @@ def _completed(request: Request, steps: Sequence[StoredStep]) -> tuple[Request, 
     return replace(request, norm_type=norm_type, max_norms=max_norms), notes
 
 
-def _unclipped(stored: StoredStep, ranks: Ranks) -> StoredStep:
+def _unclipped(stored: StoredStep, ranks: Ranks, *, sharded: bool) -> StoredStep:
     """The step as it was before the training clipped it, where that can be told."""
     claims = stored.claims
     told = claims.total_norm
@@ -139,7 +149,15 @@ def _unclipped(stored: StoredStep, ranks: Ranks) -> StoredStep:
     norm = total((s.powers for s in sums), p).norm(p) / claims.scale
     if not math.isfinite(norm) or norm == 0:
         return stored
-    return replace(stored, claims=replace(claims, stage=NormStage.PRE_CLIP, restored=told / norm))
+    left = claims.told_norm
+    if sharded or left is not None and norm < findings.SAME_NORM * left:
+        # The norm told is of the whole gradient and the one found of a part; the coefficient is that of both.
+        if claims.max_norm is None:
+            return stored
+        restored = 1 / coefficient(told, claims.max_norm)
+    else:
+        restored = told / norm
+    return replace(stored, claims=replace(claims, stage=NormStage.PRE_CLIP, restored=restored))
 
 
 def _step(stored: StoredStep, request: Request, ranks: Ranks) -> ReplayStep:
@@ -230,7 +248,8 @@ def _separately(
         members[group].append(part)
     norms = [total(parts, p).norm(p) / scale for parts in members]
     coefficients = np.array([coefficient(n, bound) for n in norms])
-    remaining = coefficients * norms
+    with np.errstate(invalid="ignore"):
+        remaining = coefficients * norms
     after = float(remaining.max())
     if not math.isinf(p) and after > 0:
         after *= exactly((remaining / after) ** p) ** (1 / p)
@@ -253,8 +272,6 @@ def _with_updates(
     steps: Sequence[ReplayStep], stored: Sequence[StoredStep], request: Request, kind: OptimizerKind, ranks: Ranks
 ) -> tuple[list[ReplayStep], list[str]]:
     """The steps with the norms of their updates."""
-    if not request.max_norms:
-        raise GradclipError("--optimizer has nothing to compare: the files tell no max_norm; expected --max-norm", hint="--max-norm 1.0")
     finite = np.array([math.isfinite(s.total_norm) for s in steps])
     ways = [np.ones(len(steps)), *(np.array([s.clips[k].coefficient for s in steps]) for k in range(len(request.max_norms)))]
     coefficients = np.where(finite, np.stack(ways), np.nan)

@@ -7,17 +7,19 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any
 
 from gradclip_cli.clipping import store_dcp, store_safetensors, store_torch
+from gradclip_cli.clipping.norms import MOST_P
+from gradclip_cli.clipping.recorded import GRADIENTS, RUN_HEADER, holds_shards
 from gradclip_cli.clipping.store import Stored, StoredTensor, damaged, open_regular
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.model import NormStage
+from gradclip_cli.wording import count
 
 _SAFETENSORS, _TORCH = ".safetensors", (".pt", ".pth", ".bin", ".ckpt")
-_RUN_HEADER = "run.json"
-_GRADIENTS = "grads"
 _MOST_DEPTH = 4
 _SHARD = re.compile(r"[-_.](\d+)-of-(\d+)$")
 _STEP = re.compile(r"(?:step|iteration|iter|update|it)[-_=. ]*(\d{1,18})(?!\d)", re.IGNORECASE)
@@ -44,6 +46,15 @@ class Claims:
     norm_type: float | None = None
     total_norm: float | None = None
     restored: float = 1.0
+
+    @property
+    def told_norm(self) -> float | None:
+        """The norm of the values by what is told: that of the training, or what its clipping left of it; None where it is not told."""
+        if self.total_norm is None or not 0 <= self.total_norm < math.inf:
+            return None
+        if self.stage is not NormStage.POST_CLIP:
+            return self.total_norm
+        return None if self.max_norm is None else min(self.total_norm, self.max_norm)
 
     @property
     def divisor(self) -> float:
@@ -73,12 +84,14 @@ class Gradients:
         format: "safetensors", "torch", "dcp", ... with " + " between several.
         failures: What could not be read, one error each.
         notes: What was guessed or left out.
+        sharded: Whether they are known to be one rank's shards, whose norm is not that of the whole gradient.
     """
 
     format: str
     steps: tuple[StoredStep, ...]
     failures: tuple[GradclipError, ...]
     notes: tuple[str, ...]
+    sharded: bool
 
 
 def find(paths: Sequence[Path]) -> Gradients:
@@ -92,7 +105,7 @@ def find(paths: Sequence[Path]) -> Gradients:
     units: list[Path] = []
     for path in paths:
         try:
-            units += _expand(path, notes)
+            units += _expand(path, notes, failures)
         except GradclipError as e:
             failures.append(e)
     stored: list[Stored] = []
@@ -105,19 +118,21 @@ def find(paths: Sequence[Path]) -> Gradients:
     groups, broken = _grouped(stored)
     failures += broken
     steps = _numbered(groups, failures, notes)
-    return Gradients(" + ".join(dict.fromkeys(s.format for s in stored)), tuple(steps), tuple(failures), tuple(notes))
+    sharded = any(map(holds_shards, dict.fromkeys(s.path.absolute().parent for s in stored)))
+    return Gradients(" + ".join(dict.fromkeys(s.format for s in stored)), tuple(steps), tuple(failures), tuple(notes), sharded)
 
 
-def _expand(path: Path, notes: list[str]) -> list[Path]:
+def _expand(path: Path, notes: list[str], failures: list[GradclipError]) -> list[Path]:
     """The files and checkpoints that a path stands for."""
-    if not path.is_dir():
+    # Unlike those of a path, these say no where it may not be looked.
+    if not isdir(path) or isfile(path / store_dcp.METADATA):
         return [path]
-    if (path / store_dcp.METADATA).is_file():
-        return [path]
-    if (path / _RUN_HEADER).is_file():
-        return _of_run(path, notes)
-    found = list(_walk(path, 0))
-    if not found:
+    if isfile(path / RUN_HEADER):
+        return _of_run(path, notes, failures)
+    unseen: list[GradclipError] = []
+    found = list(_walk(path, 0, unseen))
+    failures += unseen
+    if not found and not unseen:
         raise GradclipError(
             f"{path}: found no gradients; expected {_SAFETENSORS}, {', '.join(_TORCH)} or a distributed checkpoint in it",
             hint="gradclip record --save-grads writes them",
@@ -125,38 +140,40 @@ def _expand(path: Path, notes: list[str]) -> list[Path]:
     return sorted(found, key=_natural)
 
 
-def _of_run(path: Path, notes: list[str]) -> list[Path]:
+def _of_run(path: Path, notes: list[str], failures: list[GradclipError]) -> list[Path]:
     """Of a recorded run the gradients of rank 0."""
-    folder = path / _GRADIENTS
-    found = sorted(_walk(folder, 0), key=_natural) if folder.is_dir() else []
+    folder = path / GRADIENTS
+    found = sorted(_walk(folder, 0, failures), key=_natural) if isdir(folder) else []
     if not found:
         raise GradclipError(
-            f"{path}: found a recorded run without gradients; expected files in {_GRADIENTS}/",
+            f"{path}: found a recorded run without gradients; expected files in {GRADIENTS}/",
             hint="gradclip record --save-grads writes them",
         )
-    others = [p for p in sorted(path.glob(f"rank-*/{_GRADIENTS}")) if p.is_dir()]
+    others = [p for p in sorted(path.glob(f"rank-*/{GRADIENTS}")) if isdir(p)]
     if others:
         notes.append(
-            f"the gradients of rank 0 were read, not those of {len(others)} other ranks: where each rank held a shard, the norms are of "
-            "that shard alone"
+            f"the gradients of rank 0 were read, not those of {count(len(others), 'other rank')}: where each rank held a part, the norms "
+            "are of that part alone"
         )
     return found
 
 
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
+def _walk(folder: Path, depth: int, failures: list[GradclipError]) -> Iterator[Path]:
     try:
         with os.scandir(folder) as entries:
             listed = [(Path(e.path), e.is_dir(follow_symlinks=False)) for e in entries if not e.name.startswith(".")]
     except OSError as e:
-        raise GradclipError(f"{folder}: {(e.strerror or str(e)).lower()}; expected a readable directory", hint="check the path") from e
+        what = (e.strerror or str(e)).lower()
+        failures.append(GradclipError(f"{folder}: {what}; expected a readable directory", hint="check the path"))
+        return
     for path, is_folder in listed:
         if not is_folder:
             if path.suffix.lower() in (_SAFETENSORS, *_TORCH):
                 yield path
-        elif (path / store_dcp.METADATA).is_file():
+        elif isfile(path / store_dcp.METADATA):
             yield path
         elif depth < _MOST_DEPTH:
-            yield from _walk(path, depth + 1)
+            yield from _walk(path, depth + 1, failures)
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
@@ -165,14 +182,14 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 
 
 def _read(path: Path) -> Stored:
-    if path.is_dir():
+    if isdir(path):
         result = store_dcp.read(path)
     else:
         result = _read_file(path)
     gradients = tuple(t for t in result.tensors if t.dtype.kind != "other")
     left_out = [t.name for t in result.tensors if t.dtype.kind == "other"]
     if not gradients:
-        raise damaged(path, f"{len(left_out)} integer tensors" if left_out else "no tensor", "gradients")
+        raise damaged(path, count(len(left_out), "integer tensor") if left_out else "no tensor", "gradients")
     notes = result.notes
     if left_out:
         notes = (*notes, f"{_few(left_out)} left out: integers are no gradients")
@@ -337,9 +354,11 @@ def _claims_of(stored: Stored) -> Claims:
     if scale is not None and not (math.isfinite(scale) and scale > 0):
         raise damaged(stored.path, f"a scale of {scale}", "a number above 0")
     stage = stored.metadata.get("stage", NormStage.UNKNOWN.value)
-    if stage not in _STAGES:
+    if type(stage) is not str or stage not in _STAGES:
         raise damaged(stored.path, f"the stage {str(stage)[:100]}", f"one of {', '.join(_STAGES)}")
     max_norm, norm_type, total_norm = (_real(stored, key) for key in ("max_norm", "norm_type", "total_norm"))
+    if norm_type is not None and not (0 < norm_type <= MOST_P or norm_type == math.inf):
+        raise damaged(stored.path, f"a norm_type of {norm_type:g}", f"a number above 0 and up to {MOST_P:g}, or inf")
     usable = max_norm is not None and max_norm > 0
     return Claims(1.0 if scale is None else scale, _STAGES[stage], max_norm if usable else None, norm_type, total_norm)
 
@@ -350,7 +369,7 @@ def _real(stored: Stored, key: str) -> float | None:
         return None
     try:
         return float(value)
-    except (ValueError, OverflowError) as e:
+    except (TypeError, ValueError, OverflowError) as e:
         raise damaged(stored.path, f"{key} {str(value)[:100]!r} in the metadata", "a number") from e
 
 

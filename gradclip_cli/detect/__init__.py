@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradclip_cli.detect import align, collapse, explosions, growth, spikes
+from gradclip_cli.detect import align, collapse, early, explosions, growth, spikes
 from gradclip_cli.detect.baseline import LARGEST_LOG, Index, outside, stretches
 from gradclip_cli.detect.event import Event
 from gradclip_cli.model import Baseline, Detection, Explosion, Growth, Series, Spike, Steps, Values
@@ -35,6 +35,7 @@ def detect(loss: Series | None, grad_norm: Series | None, lr: Series | None) -> 
     loss_log, norm_log, lr_log = loss or none, grad_norm or none, lr or none
     loss_rows = np.flatnonzero(np.isfinite(loss_log.values))
     norm_rows = np.flatnonzero(np.isfinite(norm_log.values) & (norm_log.values > 0))
+    loss_rows = loss_rows[early.rows_to_fill(loss_log.values[loss_rows]) :]
     loss_steps, norm_steps = loss_log.steps[loss_rows], norm_log.steps[norm_rows]
     y = np.clip(loss_log.values[loss_rows], -LARGEST, LARGEST)
     x = np.log(norm_log.values[norm_rows])

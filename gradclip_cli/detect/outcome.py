@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradclip_cli.detect.baseline import START_ROWS
+from gradclip_cli.detect.early import LEAST_BEFORE
 from gradclip_cli.detect.event import Event
 from gradclip_cli.detect.recovery import BACK_RISE
 from gradclip_cli.detect.rises import RISE
@@ -47,6 +48,8 @@ def judge(events: list[Event], y: Values, forward: Values, ends_nonfinite: bool)
         if enough:
             e.recovered = False
             e.fatal = (e.excess >= FATAL_EXCESS or over >= FATAL_LOST * e.fallen) and not _grows_from_the_start(e, forward, over)
+            # One row does not tell where the loss was to go.
+            e.fatal &= e.first >= LEAST_BEFORE
         else:
             e.recovered = None
 

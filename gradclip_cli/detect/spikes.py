@@ -37,7 +37,9 @@ AGAIN_WITHIN, AGAIN_BELOW = 0.5, 0.5
 EARLY_RATIO, EARLY_BACK_RATIO = 1.75, 1.06
 """A leap within the first rows: times the highest loss before it, and how near to that it must come back ..."""
 EARLY_STAYS_RATIO = 3.0
-"""... or that it stays at least so many times as high."""
+"""... or that it stays at least so many times as high ..."""
+EARLY_HUGE_RATIO, EARLY_HUGE_ALONE_RATIO = 10.0, 30.0
+"""... or is so many times as high, wherever it goes from there; the latter where only the first row came before it."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -99,7 +101,11 @@ def _early_leap(y: Values) -> tuple[int, int] | None:
         return None
     leap = early.leap(np.log(start), float(np.log(EARLY_RATIO)), float(np.log(EARLY_BACK_RATIO)))
     if leap is None and (y > 0).all():
-        first = early.leap_for_good(np.log(y), float(np.log(EARLY_STAYS_RATIO)))
+        x = np.log(y)
+        ratios = (EARLY_HUGE_RATIO, EARLY_HUGE_ALONE_RATIO, EARLY_BACK_RATIO)
+        if huge := early.huge_leap(x, *(float(np.log(ratio)) for ratio in ratios)):
+            return huge
+        first = early.leap_for_good(x, float(np.log(EARLY_STAYS_RATIO)))
         return None if first is None else (first, first + MIN_HISTORY)
     return leap
 

@@ -50,7 +50,8 @@ class Twin:
         analysis: Of the recorded run.
         sightings: What became of each planted fault.
         steps, moved: Updates, and how far each moved the parameters (L2 norm of their change), shape (n,).
-        final_loss: Mean over the last tenth of the updates (ten at least), without dropped batches; nan where the run was given up.
+        final_loss: Mean over the last tenth of the updates (ten at least), without dropped batches and planted faults; nan where the
+            run was given up.
         worst_update, worst_step: The largest movement behind the first tenth, and where; nan and 0 where there is none.
         num_clipped: Updates whose norm lay above `max_norm`.
         num_dropped: Batches dropped because their gradient was not finite.

@@ -141,6 +141,7 @@ class Replay:
         norm_type: p.
         max_norms, clip_values: The bounds that were asked for, or that the files tell.
         notes: What was guessed, left out, or could not be seen.
+        partial: Why the norms are not those of the whole gradient; empty where nothing says so.
     """
 
     source: str
@@ -153,3 +154,4 @@ class Replay:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
     optimizer: OptimizerReplay | None = None
+    partial: str = ""

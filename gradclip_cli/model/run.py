@@ -74,11 +74,14 @@ class Damage:
         where: The place: "byte 4096", "line 17", "record 3".
         what: What was found there and what was expected.
         lost: What is missing from the run because of it.
+        key: The logged key that alone is concerned; None where everything logged there is. A run that does not use the
+            key is not told.
     """
 
     where: str
     what: str
     lost: str
+    key: str | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import copy
+from collections.abc import Hashable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -23,13 +24,18 @@ def tensors(batch: Batch) -> dict[Hashable, torch.Tensor]:
 
 
 def replaced(batch: Batch, new: Mapping[Hashable, torch.Tensor]) -> Batch:
-    """The batch with other tensors in the places given."""
+    """The batch with other tensors in the places given, as what it is: a named tuple, a mapping with methods of its own."""
     if isinstance(batch, torch.Tensor):
         return new.get(0, batch)
+    if isinstance(batch, MutableMapping):
+        other = copy.copy(batch)
+        other.update(new)
+        return other
     if isinstance(batch, Mapping):
         return {**batch, **new}
     if isinstance(batch, list | tuple):
-        return tuple(new.get(i, value) for i, value in enumerate(batch))
+        values = [new.get(i, value) for i, value in enumerate(batch)]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     return batch
 
 
@@ -48,5 +54,11 @@ def num_labels(batch: Batch) -> int:
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch where the model is."""
-    return replaced(batch, {key: value.to(device, non_blocking=True) for key, value in tensors(batch).items()})
+    """The batch where the model is, and what lies in it."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping | list | tuple):
+        items = list(batch.items()) if isinstance(batch, Mapping) else list(enumerate(batch))
+        moved = {key: other for key, value in items if (other := on_device(value, device)) is not value}
+        return replaced(batch, moved) if moved else batch
+    return batch

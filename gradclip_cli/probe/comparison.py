@@ -16,6 +16,7 @@ from gradclip_cli.wording import count, number, times
 _LAST_FRACTION, _LEAST_LAST = 0.1, 10
 # Final losses closer than this are the same, as are those closer than twice the error of their paired difference.
 _SAME_FRACTION, _SAME_ERRORS = 0.02, 2.0
+_SAME_FIRST = 1e-3
 # The largest movements are about the same within this factor.
 _SAME_MOVEMENT = 1.25
 # A finding belongs to a fault that lies so many updates from its begin.
@@ -30,6 +31,7 @@ def twin(label: str, max_norm: float, analysis: Analysis, trained: Trained, plan
     late = moved[len(moved) // 10 :]
     worst = len(moved) - len(late) + int(np.argmax(np.nan_to_num(late, nan=math.inf))) if len(late) else None
     dropped = sum(u.dropped for u in trained.updates)
+    losses = np.array([u.loss for u in made])[_usual(steps, planted)]
     given_up = len(trained.updates) >= MAX_DROPPED and all(u.dropped for u in trained.updates[-MAX_DROPPED:])
     return Twin(
         label=label,
@@ -38,7 +40,7 @@ def twin(label: str, max_norm: float, analysis: Analysis, trained: Trained, plan
         sightings=tuple(Sighting(p, _found(analysis, p)) for p in planted),
         steps=steps,
         moved=moved,
-        final_loss=math.nan if given_up else float(np.mean(_last(np.array([u.loss for u in made])))),
+        final_loss=math.nan if given_up else float(np.mean(_last(losses))),
         worst_update=math.nan if worst is None else float(moved[worst]),
         worst_step=0 if worst is None else int(steps[worst]),
         num_clipped=sum(u.norm > max_norm for u in made),
@@ -53,6 +55,14 @@ def compare(twins: Sequence[Twin]) -> tuple[str, ...]:
     """A sentence for each twin but the one that was not clipped (the first, where all were)."""
     base = next((t for t in twins if math.isinf(t.max_norm)), twins[0])
     return tuple(_sentence(base, t) for t in twins if t is not base)
+
+
+def _usual(steps: npt.NDArray[np.int64], planted: Sequence[Planted]) -> npt.NDArray[np.bool_]:
+    """Which updates nothing was planted in: the loss of a batch that was spoiled is not where the run ended. All, if none is left."""
+    usual = np.ones(len(steps), np.bool_)
+    for p in planted:
+        usual &= (steps < p.step) | (steps > p.last_step)
+    return usual if usual.any() else ~usual
 
 
 def _last(losses: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -80,6 +90,11 @@ def _recovered(analysis: Analysis) -> bool | None:
 def _sentence(base: Twin, other: Twin) -> str:
     name = f"max_norm {number(other.max_norm, 4)}"
     rival = "without clipping" if math.isinf(base.max_norm) else f"at {number(base.max_norm, 4)}"
+    if (firsts := _unlike(base, other)) is not None:
+        return (
+            f"{name} cannot be compared: its first loss was {firsts[1]:.6g}, {rival} {firsts[0]:.6g}, where twins begin alike. For the "
+            "same seed the function must make the same model and batches, and make them anew whenever it is called."
+        )
     if not other.num_clipped and not base.num_clipped:
         same = " The two runs are the same bit for bit." if _is_same(base, other) else ""
         return f"{name} never acted: every norm lay below it.{same}"
@@ -99,12 +114,20 @@ def _sentence(base: Twin, other: Twin) -> str:
     return f"{acted} and cost something: {losses}."
 
 
+def _unlike(base: Twin, other: Twin) -> tuple[float, float] | None:
+    """The losses of the first update, before which no clipping could act, where they differ by more than the order of a sum makes."""
+    a, b = base.analysis.run.series[LOSS], other.analysis.run.series[LOSS]
+    first, second = float(a.values[0]), float(b.values[0])
+    alike = a.steps[0] != b.steps[0] or math.isclose(first, second, rel_tol=_SAME_FIRST) or math.isnan(first) or math.isnan(second)
+    return None if alike else (first, second)
+
+
 def _difference(base: Twin, other: Twin) -> tuple[float, float]:
     """Of the final losses, on the same batches, and its standard error."""
     a, b = base.analysis.run.series[LOSS], other.analysis.run.series[LOSS]
     common, i, j = np.intersect1d(a.steps, b.steps, return_indices=True)
-    paired = _last(b.values[j] - a.values[i])
-    return float(paired.mean()), float(paired.std(ddof=1) / math.sqrt(len(paired))) if len(common) > 1 else 0.0
+    paired = _last((b.values[j] - a.values[i])[_usual(common, [s.planted for s in base.sightings])])
+    return float(paired.mean()), float(paired.std(ddof=1) / math.sqrt(len(paired))) if len(paired) > 1 else 0.0
 
 
 def _is_same(base: Twin, other: Twin) -> bool:

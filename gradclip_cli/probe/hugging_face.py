@@ -16,7 +16,8 @@ from gradclip_cli.probe.subject import Subject, call_model, told_as_theirs
 
 _CONTEXT, _BATCH = 256, 4
 _LR = 5e-5
-_MOST_BYTES = 50_000_000
+# What a short training reads of a text; tokenizing more would take longer than the training.
+_MOST_BYTES = 4_000_000
 
 
 def hugging_face_subject(directory: Path, text: Path, seed: int, rank: int) -> Subject:
@@ -44,6 +45,11 @@ def hugging_face_subject(directory: Path, text: Path, seed: int, rank: int) -> S
         model: Any = hub.AutoModelForCausalLM.from_pretrained(directory, **local).float()
         tokens = torch.tensor(tokenizer(words, verbose=False)["input_ids"], dtype=torch.int64)
     context = min(_CONTEXT, int(getattr(model.config, "max_position_embeddings", _CONTEXT)))
+    if words and not len(tokens):
+        raise GradclipError(
+            f"{directory}: its tokenizer makes no tokens of {text}; expected a tokenizer beside the model",
+            hint="save it there: tokenizer.save_pretrained(DIR)",
+        )
     if len(tokens) <= context:
         raise GradclipError(
             f"{text}: holds {len(tokens):,} tokens; expected more than the {context:,} of one row", hint="give a longer text"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gradclip_cli.errors import GradclipError, UsageError
 from gradclip_cli.probe.batch import Batch
@@ -24,6 +25,19 @@ def own_subject(target: str) -> Subject:
     Raises:
         UsageError: The target is not written so.
         GradclipError: There is no such function, it raised, or it returned something else.
+    """
+    function = own_function(target)
+    with told_as_theirs(target, "it built"):
+        made = function()
+    return _subject(target, made)
+
+
+def own_function(target: str) -> Callable[[], Any]:
+    """The function `module:function`; its module is imported if it was not yet.
+
+    Raises:
+        UsageError: The target is not written so.
+        GradclipError: There is no such function, or its module raised.
     """
     module_name, _, function_name = target.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *function_name.split("."))):
@@ -44,9 +58,8 @@ def own_subject(target: str) -> Subject:
         function = getattr(function, name, None)
     if not callable(function):
         raise GradclipError(f"{target}: the module has no function {function_name}; expected one that returns a model and batches")
-    with told_as_theirs(target, "it built"):
-        made = function()
-    return _subject(target, made)
+    found: Callable[[], Any] = function
+    return found
 
 
 def _subject(target: str, made: Any) -> Subject:
@@ -64,19 +77,23 @@ def _subject(target: str, made: Any) -> Subject:
         )
     if not any(p.requires_grad for p in model.parameters()):
         raise GradclipError(f"{target}: the model has no parameter that is trained; expected at least one with requires_grad")
-    loss: Loss = call_model
+    if any(is_lazy(p) for p in model.parameters()):
+        raise GradclipError(
+            f"{target}: the model has parameters that have no shape yet; expected none", hint="call it with a batch in the function"
+        )
+    loss: Loss | None = None
     optimizer = None
     for value in rest:
-        if isinstance(value, torch.optim.Optimizer):
+        if isinstance(value, torch.optim.Optimizer) and optimizer is None:
             optimizer = value
-        elif callable(value):
+        elif callable(value) and loss is None:
             loss = _loss(value)
         elif value is not None:
             raise GradclipError(
-                f"{target}: returned a {type(value).__name__} behind model and batches; expected a loss function or an optimizer",
+                f"{target}: returned a {type(value).__name__} behind model and batches; expected one loss function, one optimizer",
                 hint=_EXPECTED,
             )
-    return Subject(target, model, _endless(target, batches), loss, optimizer)
+    return Subject(target, model, _endless(batches), loss or call_model, optimizer)
 
 
 def _loss(function: Any) -> Loss:
@@ -94,7 +111,7 @@ def _loss(function: Any) -> Loss:
     return lambda model, batch: checked_loss(function(model, batch))
 
 
-def _endless(target: str, batches: Iterable[Batch]) -> Iterator[Batch]:
+def _endless(batches: Iterable[Batch]) -> Iterator[Batch]:
     """Begin again at the end; what can be gone through only once is used up then."""
     while True:
         empty = True

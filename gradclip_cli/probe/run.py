@@ -57,9 +57,7 @@ def run_probe(
         GradclipError: A recorded run lies there, or as `train`.
         KeyboardInterrupt: Behind the update in which it was asked for; all updates so far are recorded.
     """
-    random.seed(conditions.seed)
-    np.random.seed(conditions.seed % 2**32)
-    torch.manual_seed(conditions.seed)
+    set_seed(conditions.seed)
     subject = build()
     header = {"probe": {"subject": subject.name, "planted": [asdict(p) for p in planted]}}
     updates = []
@@ -74,9 +72,23 @@ def run_probe(
     return Trained(subject.name, tuple(updates), num_parameters, type(optimizer).__name__, lr)
 
 
+def set_seed(seed: int) -> None:
+    """Of every source of chance.
+
+    Args:
+        seed: Below 2**32.
+    """
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
 @contextmanager
 def _between_updates() -> Iterator[Callable[[], None]]:
-    """Hold an interrupt back until it is asked for: within an update it could tear a block that is being written. A second one is not."""
+    """Hold an interrupt back until it is asked for: within an update it could tear a block that is being written. A second one is not.
+
+    A request to end (a cancelled job, a closed terminal) is one, unless it is to be ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -92,8 +104,11 @@ def _between_updates() -> Iterator[Callable[[], None]]:
         if asked:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, on_signal)
+    before = {n: h for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if (h := signal.getsignal(n)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, on_signal)
     try:
         yield check
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -86,14 +86,14 @@ def checked_loss(out: Any) -> torch.Tensor:
 
 @contextmanager
 def told_as_theirs(subject: str, doing: str) -> Iterator[None]:
-    """Turn whatever the user's code raises into one sentence with its place.
+    """Turn whatever the user's code raises, and torch on account of it, into one sentence with its place.
 
     Raises:
         GradclipError: That.
     """
     try:
         yield
-    except (GradclipError, StopIteration):
+    except GradclipError:
         raise
     except SystemExit as e:
         raise GradclipError(f"{subject}: ended the process while {doing} (exit {e.code}); expected it to go on") from e
@@ -104,5 +104,10 @@ def told_as_theirs(subject: str, doing: str) -> Iterator[None]:
         raise GradclipError(
             f"{subject}: raised {type(e).__name__}{f' ({said[0][:200]})' if said else ''} while {doing}"
             + (f", at {place}" if place else ""),
-            hint="run it in Python for the full traceback",
+            hint="a smaller model, or smaller batches" if is_short_of_memory(e) else "run it in Python for the full traceback",
         ) from e
+
+
+def is_short_of_memory(error: BaseException) -> bool:
+    """Whether torch or Python could not allocate; torch has no exception of its own for a CPU."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

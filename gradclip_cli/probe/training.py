@@ -18,8 +18,9 @@ from gradclip_cli.probe import batch as batches
 from gradclip_cli.probe.conditions import Conditions
 from gradclip_cli.probe.faults import KINDS, Kind
 from gradclip_cli.probe.parallel import distributed, last_alone_is_shared, local, total, whole
-from gradclip_cli.probe.subject import Subject, told_as_theirs
+from gradclip_cli.probe.subject import Subject, is_short_of_memory, told_as_theirs
 
+_END = object()
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # The learning rate rises over a tenth of the updates, at most so many.
 _MAX_WARMUP = 20
@@ -53,9 +54,10 @@ def prepared(subject: Subject, conditions: Conditions) -> tuple[nn.Module, torch
     """The model where it is trained, and its optimizer.
 
     Raises:
-        GradclipError: The user's own optimizer cannot be used so.
+        GradclipError: The device cannot hold the model, or the user's own optimizer cannot be used so.
     """
-    model = distributed(subject.model.to(conditions.device), conditions.parallel, conditions.device)
+    with _told(subject, conditions, f"moving to {conditions.device}"):
+        model = distributed(subject.model.to(conditions.device), conditions.parallel, conditions.device)
     model.train()
     if subject.optimizer is None:
         return model, _optimizer(model, conditions, subject.lr)
@@ -91,26 +93,28 @@ def train(
         began = time.perf_counter()
         here = [p for p in waiting if p.step <= step]
         _set_rates(optimizer, rates, step, conditions.steps, here, own=subject.optimizer is not None)
-        optimizer.zero_grad(set_to_none=True)
-        loss = torch.zeros((), device=device)
-        with _in_the_input(model, here):
-            for micro in range(conditions.accumulate):
-                batch, factor = _spoiled(_next(subject, step), subject.model, here, conditions.seed + step)
-                with last_alone_is_shared(model, last=micro == conditions.accumulate - 1):
-                    part = _loss(subject, called, batches.on_device(batch, device), conditions) * (factor / conditions.accumulate)
-                    scaler.scale(_with_larger_gradient(part, here)).backward()
-                loss = loss + part.detach()
-        scaler.unscale_(optimizer)
-        norm = whole(nn.utils.clip_grad_norm_(parameters, conditions.max_norm))
-        dropped = not math.isfinite(norm)
-        if scaler.is_enabled():
-            scaler.step(optimizer)
-            scaler.update()
-        elif not dropped:
-            optimizer.step()
-        value = float(loss)
-        seconds = time.perf_counter() - began
-        yield Update(step, value, norm, 0.0 if dropped else _moved(parameters, before, how), dropped, seconds)
+        with _told(subject, conditions, f"making update {step}"):
+            optimizer.zero_grad(set_to_none=True)
+            loss = torch.zeros((), device=device)
+            with _in_the_input(model, here):
+                for micro in range(conditions.accumulate):
+                    batch, factor = _spoiled(_next(subject, step), subject.model, here, conditions.seed + step)
+                    with last_alone_is_shared(model, last=micro == conditions.accumulate - 1):
+                        part = _loss(subject, called, batches.on_device(batch, device), conditions) * (factor / conditions.accumulate)
+                        scaler.scale(_with_larger_gradient(part, here)).backward()
+                    loss = loss + part.detach()
+            scaler.unscale_(optimizer)
+            norm = whole(nn.utils.clip_grad_norm_(parameters, conditions.max_norm))
+            dropped = not math.isfinite(norm)
+            if scaler.is_enabled():
+                scaler.step(optimizer)
+                scaler.update()
+            elif not dropped:
+                optimizer.step()
+            value = float(loss)
+            seconds = time.perf_counter() - began
+            moved = 0.0 if dropped else _moved(parameters, before, how)
+        yield Update(step, value, norm, moved, dropped, seconds)
         waiting = [p for p in waiting if p.last_step > step]
         in_a_row = in_a_row + 1 if dropped else 0
         step += scaler.is_enabled() or not dropped
@@ -137,14 +141,14 @@ def _set_rates(
 
 
 def _next(subject: Subject, step: int) -> batches.Batch:
-    try:
-        with told_as_theirs(subject.name, f"giving a batch for update {step}"):
-            return next(subject.batches)
-    except StopIteration:
+    with told_as_theirs(subject.name, f"giving a batch for update {step}"):
+        batch = next(subject.batches, _END)
+    if batch is _END:
         raise GradclipError(
             f"{subject.name}: gave no more batches at update {step}; expected enough for all updates",
             hint="--steps fewer, or return batches that can be gone through again (a list, a DataLoader)",
-        ) from None
+        )
+    return batch
 
 
 def _spoiled(batch: batches.Batch, model: nn.Module, here: Sequence[Planted], seed: int) -> tuple[batches.Batch, float]:
@@ -207,11 +211,22 @@ def _with_larger_gradient(loss: torch.Tensor, here: Sequence[Planted]) -> torch.
     return loss if factor == 1 else loss.detach() + (loss - loss.detach()) * factor
 
 
+@contextmanager
+def _told(subject: Subject, conditions: Conditions, doing: str) -> Iterator[None]:
+    """As `told_as_theirs`; of a model of ours what can go wrong is the memory and the compiler, and anything else is a bug."""
+    try:
+        with told_as_theirs(subject.name, doing):
+            yield
+    except GradclipError as e:
+        if e.__cause__ is None or subject.foreign or conditions.compile or is_short_of_memory(e.__cause__):
+            raise
+        raise e.__cause__ from None
+
+
 def _loss(subject: Subject, model: nn.Module, batch: batches.Batch, conditions: Conditions) -> torch.Tensor:
     dtype = _DTYPES.get(conditions.dtype)
-    theirs = subject.foreign or conditions.compile
     with (
-        told_as_theirs(subject.name, "computing the loss") if theirs else nullcontext(),
+        _told(subject, conditions, "computing the loss"),
         nullcontext() if dtype is None else torch.autocast(conditions.device.type, dtype),
     ):
         return subject.loss(model, batch)

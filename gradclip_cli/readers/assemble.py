@@ -27,7 +27,9 @@ def assemble(source: str, log: Log, wanted: Wanted) -> list[Run]:
             return [Run(source, log.format, {}, overflows=log.overflows, damage=log.damage, notes=tuple(notes), recorded=log.recorded)]
         raise keys.nothing_found(source, log)
     logged = keys.logged_bound(log)
-    log = replace(log, max_norm=log.max_norm if logged is None else logged)
+    damage = tuple(d for d in log.damage if d.key is None or d.key in chosen.values())
+    log = replace(log, max_norm=log.max_norm if logged is None else logged, damage=damage)
+    log = axis.without_constant_step(log, main, notes)
     log = axis.oldest_first(log, wanted, main, notes)
     found = axis.find(source, log, wanted, main, notes)
     keys.check_credible(source, log, wanted, chosen, steps_known=found.known)

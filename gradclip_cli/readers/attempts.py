@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gradclip_cli.model import GRAD_NORM, LOSS, LR, NormStage, Rewind, Run, Sampling, Series
+from gradclip_cli.model import GRAD_NORM, LOSS, LR, Damage, NormStage, Rewind, Run, Sampling, Series
 from gradclip_cli.readers import names, steps
 from gradclip_cli.readers.axis import Points
 from gradclip_cli.readers.log import Log
@@ -76,12 +76,16 @@ def _run(
 ) -> Run:
     series: dict[str, Series] = {}
     jumps: dict[str, list[steps.Jump]] = {}
+    damage = log.damage if last else ()
     for name, p in piece.items():
         if not len(p.steps):
             continue
         index: np.ndarray[tuple[int], np.dtype[np.intp]] | np.ndarray[tuple[int], np.dtype[np.bool_]]
         if interleaved:
             index = steps.first_of_each(p.steps, p.values)
+            if name == main and (at := steps.disagreement(p.steps, p.values)) is not None:
+                what = f"the values of {keys[name]!r} that were logged for one step are as unlike as those of several runs"
+                damage += (Damage(f"{'step' if known else 'row'} {at} on", what, "all but the first of each step"),)
         else:
             index, jumps[name], repeats = steps.surviving(p.steps)
             if name == main and repeats:
@@ -99,7 +103,7 @@ def _run(
         steps_known=known,
         rewinds=rewinds,
         overflows=log.overflows if last else (),
-        damage=log.damage if last else (),
+        damage=damage,
         notes=tuple(dict.fromkeys(notes)),
         recorded=log.recorded,
     )

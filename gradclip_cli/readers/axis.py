@@ -11,6 +11,9 @@ from gradclip_cli.model import Steps, Values
 from gradclip_cli.readers import keys, names, steps
 from gradclip_cli.readers.log import Column, Log, Wanted
 
+# The rank of an epoch among the keys of a step.
+_EPOCHS = 3
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Points:
@@ -58,6 +61,16 @@ def oldest_first(log: Log, wanted: Wanted, main: str, notes: list[str]) -> Log:
     return log
 
 
+def without_constant_step(log: Log, main: str, notes: list[str]) -> Log:
+    """The points counted where all were logged for one step (`add_scalar` without a step)."""
+    steps_of_main = log.columns[main].at
+    if not log.by_step or len(steps_of_main) < 3 or (steps_of_main != steps_of_main[0]).any():
+        return log
+    notes.append(f"every value of {main!r} was logged for step {steps_of_main[0]}")
+    counted = {k: replace(c, at=np.arange(len(c.at), dtype=np.int64)) for k, c in log.columns.items()}
+    return replace(log, columns=counted, by_step=False)
+
+
 def find(source: str, log: Log, wanted: Wanted, main: str, notes: list[str]) -> Axis:
     """The steps of the rows, from the key that counts them.
 
@@ -83,10 +96,13 @@ def find(source: str, log: Log, wanted: Wanted, main: str, notes: list[str]) -> 
         if isinstance(of_row, str):
             refused.append(f"{key!r} {of_row}")
             continue
+        if wanted.step is None and log.step_key is None and names.rank("step", key) == _EPOCHS and _stands_still(of_row[rows]):
+            refused.append(f"{key!r} is the same in most rows")
+            continue
         if log.columns[key].rounded and (exact := _undo_rounding(of_row, rows)) is not None:
             notes.append(f"{key!r} is printed rounded; the steps in between were spread evenly")
             of_row = exact
-        if wanted.step is None and names.rank("step", key) == 3 and log.step_key is None:
+        if wanted.step is None and names.rank("step", key) == _EPOCHS and log.step_key is None:
             notes.append("the log counts epochs, not steps: one point an epoch")
         lost = int(np.count_nonzero(of_row[rows] < 0))
         return Axis(of_row, epochs, known=True, lost=lost)
@@ -95,6 +111,11 @@ def find(source: str, log: Log, wanted: Wanted, main: str, notes: list[str]) -> 
     why = f"no step counter was found ({'; '.join(refused[:3])})" if refused else "the log has no step counter"
     notes.append(f"{why}: rows are counted instead")
     return Axis(None, epochs, known=False)
+
+
+def _stands_still(values: Steps) -> bool:
+    """Whether a counter that never goes back repeats each number."""
+    return len(values) > 2 and bool((np.diff(values) >= 0).all()) and len(np.unique(values)) < 0.5 * len(values)
 
 
 def _epoch_key(log: Log) -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.readers.log import Reader, Source
 from gradclip_cli.readers.open import open_source
+from gradclip_cli.readers.tensorboard import of_add_scalars
 from gradclip_cli.runfile import is_recorded
 from gradclip_cli.runfile.layout import EVENTS, GRADIENTS_FOLDER, PART, RUN_FILE
 
@@ -93,7 +94,7 @@ def _search(root: Path, readers: Sequence[Reader]) -> tuple[list[Unit], list[Gra
             continue
         reader = choose(source, readers)
         if reader is not None:
-            groups.setdefault((str(_unit_of(path)), reader.name), []).append((source, reader))
+            groups.setdefault((str(_unit_of(source)), reader.name), []).append((source, reader))
     out = []
     for (name, reader_name), members in groups.items():
         reader = members[0][1]
@@ -153,10 +154,11 @@ def _may_be_log(path: Path, metrics: bool) -> bool:
     return metrics or any(s.lower() in _LOG_SUFFIXES for s in suffixes[-2:])
 
 
-def _unit_of(path: Path) -> Path:
+def _unit_of(source: Source) -> Path:
     """What the files of one run have in common."""
+    path = source.path
     if "tfevents" in path.name:
-        return path.parent
+        return path.parent.parent if of_add_scalars(source) else path.parent
     if "metrics" in path.parts and not path.suffix:
         return Path(*path.parts[: len(path.parts) - 1 - path.parts[::-1].index("metrics")])
     if path.name == "trainer_state.json" and _CHECKPOINT.match(path.parent.name):

@@ -43,7 +43,8 @@ def _read(source: Source, wanted: Wanted) -> Log:
         num_unlogged += sum(value == "nan" for _, value in metrics[key])
         texts = [v for _, v in metrics[key] if isinstance(v, str) and v != "nan" and numbers.parse(v) is None and not numbers.is_absent(v)]
         if texts:
-            damage += (Damage(f"{key!r}", f"{len(texts)} values are text such as {texts[0][:40]!r}, expected numbers", "those values"),)
+            what = f"{len(texts)} values are text such as {texts[0][:40]!r}, expected numbers"
+            damage += (Damage(f"{key!r}", what, "those values", key),)
         logged.sort(key=lambda p: p[0])
         columns[key] = Column(np.array([s for s, _ in logged], np.int64), np.array([v for _, v in logged], np.float64))
     notes = (f"{num_unlogged} values are the text 'nan', which stands for steps without a value: left out",) if num_unlogged else ()

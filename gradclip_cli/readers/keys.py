@@ -16,10 +16,6 @@ from gradclip_cli.readers.log import Log, Wanted
 _ROLES = (LOSS, GRAD_NORM, LR, LOSS_SCALE, CLIP_COEF)
 # Formats that anything may be written in; the others are known to be training runs by their very shape.
 _OPEN_FORMATS = ("csv", "json-lines", "parquet", "text")
-# Columns beside a lone loss that speak of a training.
-_TRAINING_WORDS = re.compile(
-    r"(?:^|_)(?:epochs?|lr|learning_rate|acc|accuracy|val_loss|valid_loss|eval_loss|perplexity|ppl|tokens|grad)(?:_|$)"
-)
 
 
 def pick(source: str, log: Log, wanted: Wanted, notes: list[str]) -> dict[str, str]:
@@ -72,8 +68,8 @@ def check_credible(source: str, log: Log, wanted: Wanted, keys: Mapping[str, str
         return
     if LOSS in keys and steps_known and (LR in keys or GRAD_NORM in keys):
         return
-    others = [names.words(k) for k in log.columns if k not in keys.values()]
-    if not plain_norm and any(_TRAINING_WORDS.search(w) for w in others) and (steps_known or not guessed):
+    others = [k for k in log.columns if k not in keys.values()]
+    if not plain_norm and any(map(names.speaks_of_training, others)) and (steps_known or not guessed):
         return
     lacks = "" if LR in keys else ", no learning rate"
     name, option = (LOSS, "--loss") if LOSS in keys else (GRAD_NORM, "--grad-norm")

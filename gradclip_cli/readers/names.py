@@ -69,6 +69,11 @@ _CLASSES: Mapping[str, tuple[re.Pattern[str], ...]] = {
 
 _WORST_FIRST = {role: tuple(enumerate(patterns))[::-1] for role, patterns in _CLASSES.items()}
 
+# Columns beside a lone loss that tell it from other people's losses.
+_TRAINING_WORDS = re.compile(
+    r"(?:^|_)(?:epochs?|lr|learning_rate|acc|accuracy|val_loss|valid_loss|eval_loss|perplexity|ppl|tokens|grad)(?:_|$)"
+)
+
 _TENSOR = re.compile(
     r"^(?:train/|optim/)?(?:grad_norms?|gradient_norms?|gradnorm|grad_2(?:\.0)?_norm|l2_norm/grad|grad_l2_norm|gradients?/norm)[/.](?P<tensor>.+)$",
     re.I,
@@ -175,9 +180,17 @@ def to_read(keys: Sequence[str], wanted: Wanted, most: int = 1000) -> list[str]:
     main = {words(k) for k in (wanted.loss, wanted.grad_norm) if k is not None}
     worth = [k for k in keys if worth_reading(k, wanted) or words(k) in asked]
     if asked <= {words(k) for k in worth} and any(is_evidence(k) or words(k) in main for k in worth):
+        if not any(rank(role, k) is not None for k in worth for role in ("step", LR, GRAD_NORM)):
+            # Nobody will ask for it, but it tells that this is a training (see `keys.check_credible`).
+            worth += [k for k in keys if k not in worth and speaks_of_training(k)][:1]
         return worth
     first = set(worth)
     return list(keys) if len(keys) <= most else [*worth, *[k for k in keys if k not in first][: max(0, most - len(worth))]]
+
+
+def speaks_of_training(key: str) -> bool:
+    """Whether a column beside a lone loss tells that it is of a training."""
+    return len(key) <= 300 and _TRAINING_WORDS.search(words(key)) is not None
 
 
 def is_evidence(key: str) -> bool:

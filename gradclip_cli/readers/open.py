@@ -17,6 +17,8 @@ HEAD_BYTES = 1 << 16
 # gzip of a repetitive log reaches some 30:1; far beyond that is a bomb.
 _MAX_GZIP_RATIO = 100
 _MIN_GZIP_LIMIT = 1 << 26
+# So much that was never written may stand in a file: a reader would fill the memory with it.
+_MAX_HOLES = 1 << 28
 # What no text holds: all but bell, backspace, tab, the line ends and escape.
 _CONTROLS = bytes(c for c in range(1, 32) if c not in b"\a\b\t\n\v\f\r\x1b")
 
@@ -25,22 +27,43 @@ def open_source(path: Path) -> Source:
     """Look at the beginning of a file.
 
     Raises:
-        GradclipError: Where it is missing, empty, not a regular file, or cannot be opened.
+        GradclipError: Where it is missing, empty, not a regular file, mostly a hole, or cannot be opened.
     """
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
+        mode = status.st_mode
         if not stat.S_ISREG(mode):
             kind = "a pipe" if stat.S_ISFIFO(mode) else "a device or socket"
-            raise GradclipError(f"{path}: expected a file, found {kind}")
-        if path.stat().st_size == 0:
+            raise GradclipError(f"{path}: expected a file, found {kind}", hint="write what comes out of it into a file, and name that")
+        if status.st_size == 0:
             raise GradclipError(f"{path}: the file is empty", hint="check that the run wrote anything before it stopped")
         with path.open("rb") as f:
+            if hasattr(os, "SEEK_DATA") and status.st_size - 512 * status.st_blocks > _MAX_HOLES:
+                _refuse_holes(path, f.fileno(), status.st_size)
             head = f.read(HEAD_BYTES)
         if head[:2] == b"\x1f\x8b":
             head, _ = _gunzip(path, limit=HEAD_BYTES)
     except OSError as e:
         raise _cannot_open(path, e) from e
     return Source(path, head, _decode_head(head))
+
+
+def _refuse_holes(path: Path, fd: int, size: int) -> None:
+    """Raises GradclipError where most of a file was never written; one on a file system that compresses is another matter."""
+    written = end = 0
+    while end < size:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError:  # nothing but a hole to the end
+            break
+        end = os.lseek(fd, start, os.SEEK_HOLE)
+        written += end - start
+    os.lseek(fd, 0, os.SEEK_SET)
+    if size - written > _MAX_HOLES:
+        raise GradclipError(
+            f"{path}: only {written:,} of its {size:,} bytes were ever written (a sparse file); expected a log",
+            hint="copy it again from where it was written, or cut it behind its last record",
+        )
 
 
 def read_bytes(path: Path) -> tuple[bytes, tuple[Damage, ...]]:

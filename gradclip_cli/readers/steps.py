@@ -17,6 +17,8 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 # One step back in twenty is not a job that resumes but several writers on one file.
 _INTERLEAVED_FRACTION = 0.05
 _INTERLEAVED_MIN = 8
+# Ranks of one run see other batches, and a like loss.
+_UNLIKE = 0.2
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,6 +59,30 @@ def first_of_each(steps: Steps, values: Values) -> np.ndarray[tuple[int], np.dty
     keep = np.ones(len(order), bool)
     keep[1:] = sorted_steps[1:] != sorted_steps[:-1]
     return order[keep]
+
+
+def disagreement(steps: Steps, values: Values) -> int | None:
+    """The step from which on several writers of one log are no ranks of one run: the first and last value of a step differ for good.
+
+    In one of ten blocks of steps their median difference is `_UNLIKE` of the larger, and four times the standard error.
+    """
+    order = np.lexsort((np.arange(len(steps)), steps))
+    begins = np.ones(len(order), bool)
+    begins[1:] = steps[order][1:] != steps[order][:-1]
+    first, last = order[begins], order[np.r_[begins[1:], True]]
+    both = (first != last) & np.isfinite(values[first]) & np.isfinite(values[last])
+    a, b = values[first[both]], values[last[both]]
+    size = np.maximum(np.abs(a), np.abs(b))
+    apart = np.divide(b - a, size, out=np.zeros(len(a)), where=size > 0)
+    at = steps[first[both]]
+    if len(at) < _INTERLEAVED_MIN:
+        return None
+    blocks = np.array_split(np.arange(len(at)), min(10, len(at) // _INTERLEAVED_MIN))
+    usual = np.array([np.median(apart[block]) for block in blocks])
+    sigma = 1.4826 * float(np.median(np.abs(apart - np.repeat(usual, [len(block) for block in blocks]))))
+    # The standard error of a median is 1.25 sigma / sqrt(n).
+    unlike = np.flatnonzero(np.abs(usual) >= max(_UNLIKE, 4 * 1.25 * sigma / np.sqrt(len(blocks[-1]))))
+    return int(at[blocks[unlike[0]][0]]) if len(unlike) else None
 
 
 def restarts(steps: Steps) -> list[int]:

@@ -5,7 +5,9 @@ Every point of every scalar is read, never a sample, and every checksum is verif
 
 from __future__ import annotations
 
+import os
 import struct
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,6 +57,8 @@ def read(source: Source, wanted: Wanted) -> Log:
         tags = "1 tag" if len(foreign) == 1 else f"{len(foreign)} tags"
         notes.append(f"{tags} of other TensorBoard plugins ({plugins}) left out")
     columns = scalars.columns()
+    if (of_one := of_add_scalars(source)) and list(columns) == [of_one.tag]:
+        columns = {f"{of_one.tag}/{of_one.name}": columns[of_one.tag]}
     if not columns:
         notes.append(f"none of the {scalars.num_events} events holds a scalar")
     return Log(
@@ -66,13 +70,38 @@ def read(source: Source, wanted: Wanted) -> Log:
     )
 
 
+class OneScalar(NamedTuple):
+    """One of the values that `SummaryWriter.add_scalars(tag, {name: value})` writes into a file each."""
+
+    tag: str
+    name: str
+
+
+def of_add_scalars(source: Source) -> OneScalar | None:
+    """Which one the file holds: it lies in a directory TAG_NAME below its writer's own, and has that tag alone."""
+    folder = source.path.parent
+    try:
+        beside = os.listdir(folder.parent)
+    except OSError:
+        return None
+    if "_" not in folder.name or not any("tfevents" in name for name in beside):
+        return None
+    data = np.frombuffer(source.head, np.uint8)
+    scalars = Scalars(data)
+    for block in Framing(data):
+        scalars.add(block)
+    tags = list(scalars.columns())
+    prefix = tags[0].replace("/", "_") + "_" if len(tags) == 1 else ""
+    return OneScalar(tags[0], folder.name[len(prefix) :]) if prefix and folder.name.startswith(prefix) else None
+
+
 def _damage(gaps: list[Gap], broken: list[int], malformed: list[int], size: int) -> list[Damage]:
     """One entry for each kind of damage, however often it occurs."""
     found = []
     if broken:
-        found.append(_entry(broken, "with a payload that does not match its checksum"))
+        found.append(_entry(broken, "whose content does not match the checksum"))
     if malformed:
-        found.append(_entry(malformed, "with a right checksum that holds no event"))
+        found.append(_entry(malformed, "with a right checksum but no event inside"))
     tail = gaps[-1] if gaps and gaps[-1].stop == size else None
     cut_off = tail is not None and (tail.claimed > 0 or size - tail.start < HEADER)
     between = gaps[:-1] if cut_off else gaps

@@ -90,8 +90,8 @@ def account(columns: Mapping[str, Column], texts: Texts, num_rows: int, left_out
                 of_text.append(f"{key!r} holds text in {_counted(len(rows))} from row {rows[0] + 1} on{quoted}: not read")
                 # What stands before the first value is a heading or a setting.
                 if main and len(behind := rows[rows > column.at[0]]):
-                    what = f"{key!r} holds text in {_counted(len(behind))}{texts.quoted(key, behind)}, expected numbers"
-                    damage.append(Damage(f"row {behind[0] + 1}", what, "those values"))
+                    what = f"from here on {key!r} is text in {_counted(len(behind))}{texts.quoted(key, behind)}, expected numbers"
+                    damage.append(Damage(f"row {behind[0] + 1}", what, "those values", key))
             if main and not (len(rows) and rows[-1] > column.at[-1]):
                 damage += _early_end(key, column, columns, num_rows, left_out)
         elif main and len(rows):
@@ -133,9 +133,9 @@ def _early_end(key: str, column: Column, columns: Mapping[str, Column], num_rows
     if absent < _MIN_ABSENT_ROWS or absent <= np.quantile(pace, 0.9):
         return []
     first = int(np.flatnonzero(goes_on)[-absent])
-    at_step = "" if counter is None else f", {counter!r} {step.values[np.searchsorted(step.at, first)]:.15g},"
-    what = f"{key!r} has no value in the last {absent} rows (from row {first + 1}{at_step} on), expected it to go on with the log"
-    return [Damage(f"row {first + 1}", what, "what it was (some writers leave nan blank)")]
+    at_step = "" if counter is None else f" ({counter!r} {step.values[np.searchsorted(step.at, first)]:.15g})"
+    what = f"from here on {key!r} is blank, while the log goes on for {absent} rows"
+    return [Damage(f"row {first + 1}{at_step}", what, "its values (some writers leave nan blank)", key)]
 
 
 def _step_key(columns: Mapping[str, Column], num_rows: int) -> str | None:

@@ -39,11 +39,12 @@ def headline(replay: Replay) -> str:
     steps = replay.steps
     numbers = f"step {steps[0].step:,}" if len(steps) == 1 else f"{count(len(steps), 'step')} ({span(steps[0].step, steps[-1].step)})"
     most = max(steps, key=lambda s: s.numel)
-    sentence = f"{numbers}, {count(len(most.tensors), 'tensor')}, {count(most.numel, 'element')}, {' and '.join(replay.dtypes)}."
+    first = f"NOT THE WHOLE GRADIENT: {replay.partial}. " if replay.partial else ""
+    sentence = f"{first}{numbers}, {count(len(most.tensors), 'tensor')}, {count(most.numel, 'element')}, {' and '.join(replay.dtypes)}."
     bad = sum(not math.isfinite(s.total_norm) for s in steps)
     if bad:
         sentence += f" The norm is not finite at {count(bad, 'step')}."
-    if not replay.max_norms:
+    if not replay.max_norms or replay.partial:
         return sentence
     coefficients = [s.clips[0].coefficient for s in steps if s.clips[0].acts]
     bound = number(replay.max_norms[0], 4)
@@ -92,6 +93,7 @@ def _norms(replay: Replay, shown: Sequence[ReplayStep]) -> Rows:
         before = () if not told else ("" if step.claimed_total_norm is None else number(step.claimed_total_norm, 4),)
         cells.append((f"{step.step:,}", *before, number(step.total_norm, 6), *clipped, _largest(step)))
     norm = "largest absolute value" if math.isinf(replay.norm_type) else f"{number(replay.norm_type)}-norm"
+    norm += " of a part of the gradient" if replay.partial else ""
     title = f"{norm}, added up in float64" + ("" if bound is None else f", clipped at max_norm {number(bound, 4)}")
     left_out = len(replay.steps) - len(shown)
     remark = f"{count(left_out, 'step')} with smaller norms left out: --format json lists them all" if left_out else ""
@@ -150,7 +152,8 @@ def _removed(replay: Replay) -> str:
 
 def _others(replay: Replay) -> Rows | None:
     """Other ways of clipping on the step where the difference is largest."""
-    candidates = [s for s in replay.steps if s.alternatives and (s.clips and s.clips[0].acts or replay.clip_values)]
+    finite = (s for s in replay.steps if math.isfinite(s.total_norm))
+    candidates = [s for s in finite if s.alternatives and (s.clips and s.clips[0].acts or replay.clip_values)]
     if not candidates:
         return None
     step = max(candidates, key=lambda s: s.total_norm)

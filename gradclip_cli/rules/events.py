@@ -112,25 +112,27 @@ def diverged(run: Run, found: Detection) -> list[Hit]:
     Why it matters: The steps after it are lost compute; the run should go back to a checkpoint from before
     the first step named here.
 
-    How it decides: Found as a loss spike (GC102) is, without recovery in the rows after it (30, in short logs
-    a fifth of them, at least 12), or standing 10 times above everything seen before when the log ends; or
-    a leap within the first 8 rows that stays at least three times as high; or a run that never learned: the
-    loss leaves its start upwards within 100 rows (or a fifth of the log), is never again below 1.5 times it
-    and ends at twice or more; or a slow rise: the last block
-    medians lie 50 % above the best one and 30 % of the progress made until then is lost, or the loss only
-    rises from its first rows, to at least twice its first level. It is an error, and the run counts as
-    diverged, when the loss ends at least 10 % above what was expected, or 60 % of the progress is lost, or
-    the loss ends non-finite; else a warning. A run that never learned is a warning unless it ends at 5 times
-    its start or had been 1.5 times as high as it ends. Growth from the start is a warning unless it gathers
-    pace (5 times in all, 2.5 in the second half), ends 10,000 times its level above it, or an explosion led it.
-    A loss that falls within one row to exactly 0 and stays there, or from above 0 to below it by more than
-    its whole range, is a warning too: no learning does that.
+    How it decides: Found as a loss spike (GC102) is, without recovery in the rows after it (30, in short logs a
+    fifth of them, at least 12), or standing 10 times above everything seen before when the log ends; or a leap
+    within the first 8 rows that stays at least three times as high, or is ten times as high and does not come
+    back; or a run that never learned: the loss leaves its start upwards within 100 rows (or a fifth of the
+    log), is never again below 1.5 times it and ends at twice or more; or a slow rise: the last block medians
+    lie 50 % above the best one and 30 % of the progress made until then is lost, or the loss only rises from
+    its first rows, to at least twice its first level. It is an error, and the run counts as diverged, when the
+    loss ends at least 10 % above what was expected, or 60 % of the progress is lost, or the loss ends
+    non-finite; else a warning. A run that never learned is a warning unless it ends at 5 times its start or had
+    been 1.5 times as high as it ends. A leap behind the first row alone (which may measure something else) is
+    told from 30 times on, as a warning. Growth from the start is a warning unless it gathers pace (5 times in
+    all, 2.5 in the second half), ends 10,000 times its level above it, or an explosion led it. A loss that
+    falls within one row to exactly 0 and stays there, or from above 0 to below it by more than its whole range,
+    is a warning too: no learning does that.
 
     What to do: Restart from the last checkpoint before the first step named here, with the cause removed:
     skip the batch, lower the learning rate, or clip so that the leading explosion is bounded.
 
     When it is wrong: A deliberate change (new data, new loss, longer sequences) that lifts the loss for good
-    looks the same; so does a loss that is a running sum, a penalty that is phased in, or a critic's. A log
+    looks the same; so does a loss that is a running sum, a penalty that is phased in, or a critic's. (A running
+    mean that fills up from 0 is known by its first rows, and judged from where it is filled.) A log
     that ends soon after a spike cannot tell: then GC102 says so.
     """
     hits = [_spike_hit(run, found, s) for s in _judged_spikes(run, found) if s.recovered is False]

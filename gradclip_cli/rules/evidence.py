@@ -33,7 +33,8 @@ def sparse_log(run: Run, found: Detection) -> list[Hit]:
     if len(series) < 3:
         raise Unjudged(f"only {count(len(series), 'logged point')}")
     spacing = float(np.median(np.diff(series.steps)))
-    if spacing < 2:
+    # A recorded run holds every update: those between two of an optimizer's are the others'.
+    if spacing < 2 or run.recorded is not None:
         return []
     if series.name == GRAD_NORM and series.sampling is not Sampling.WINDOW_MEAN:
         text = f"one gradient norm in {spacing:,.0f} steps is logged; an explosion in between leaves no trace here"
@@ -216,10 +217,13 @@ def damaged_file(run: Run, found: Detection) -> list[Hit]:
 
     Why it matters: What could not be read could not be judged.
 
-    How it decides: Checksums, framing and syntax of the format. A record cut off at the very end of a live
-    or killed run is the usual case and costs one point.
+    How it decides: Checksums, framing and syntax of the format; a loss or a norm that turns into text or goes
+    blank while the log goes on; several values of the loss at each step that differ by a fifth and more than by
+    chance, so that they are no ranks of one run. A record cut off at the very end of a live or killed run is the
+    usual case and costs one point.
 
-    What to do: Copy the file again from where it was written; nothing else restores it.
+    What to do: Copy the file again from where it was written; nothing else restores it. Give each run a log of
+    its own.
 
     When it is wrong: A run that is still being written can look truncated for a moment.
     """

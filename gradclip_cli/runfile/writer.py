@@ -67,9 +67,12 @@ class RunWriter:
         check_free(directory, rank=rank)
         with self._survived():
             directory.mkdir(parents=True, exist_ok=True)
-            files.make_folder(self._part)
+            try:
+                # Of two that came at once only one makes it.
+                self._part.mkdir()
+            except FileExistsError:
+                raise _taken(directory, rank) from None
             self._speaks_for_all = rank == 0 or not os.path.lexists(directory / RUN_FILE)
-            # First the file that only one writer can make: of two that came at once, the other leaves no header in this one's run.
             self._append(UPDATES_FILE, b"")
             _lock(self._fds[UPDATES_FILE].fd)
             self._replace_header()
@@ -199,6 +202,13 @@ def _is_ours(path: Path) -> bool:
     return isinstance(header, dict) and header.get("schema") == SCHEMA
 
 
+def _taken(directory: Path, rank: int) -> GradclipError:
+    return GradclipError(
+        f"{directory}: already holds a recorded run (rank {rank}); nothing is overwritten",
+        hint="name another directory (-o), or replace the run (--force, force=True)",
+    )
+
+
 def check_free(directory: Path, *, rank: int = 0) -> None:
     """Whether a rank may record there.
 
@@ -206,10 +216,7 @@ def check_free(directory: Path, *, rank: int = 0) -> None:
         GradclipError: Where a recorded run lies there already, or something else is called as its files are.
     """
     if os.path.lexists(part_folder(directory, rank)):
-        raise GradclipError(
-            f"{directory}: already holds a recorded run (rank {rank}); nothing is overwritten",
-            hint="name another directory (-o), or replace the run (--force, force=True)",
-        )
+        raise _taken(directory, rank)
     if os.path.lexists(directory / RUN_FILE) and not _is_ours(directory / RUN_FILE):
         raise GradclipError(f"{directory / RUN_FILE}: is no header of a recorded run", hint="name another directory (-o)")
 

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from gradclip_cli.watch.watcher import Watcher
 
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
 # Ours is the last place looked at, and out of the path again before the script runs.
 _BOOT = """import sys
 if sys.path[:1] == [""]: del sys.path[0]
@@ -97,9 +99,11 @@ class _Recording:
         self.error: BaseException | None = None
 
     def begin(self) -> None:
+        from gradclip_cli.watch.processes import watch_fork_server
         from gradclip_cli.watch.watcher import Watcher
 
         self._watcher = Watcher(**self._settings, command=self._command, on_problem=lambda text: say(f"warning: {text}")).start()
+        watch_fork_server()
 
     def end(self, ended: str | None = None) -> None:
         """Write what is left. A forked child does so for itself."""
@@ -202,21 +206,38 @@ def _is_archive(path: str) -> bool:
 
 
 def _print_as_python_does(error: BaseException) -> None:
-    """The traceback, from the script's own first frame on, through whatever hook the script may have set."""
-    error.__traceback__ = _without_ours(error.__traceback__)
+    """The traceback, without our frames, through whatever hook the script may have set."""
+    _hide_ours(error)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except Exception as e:  # noqa: BLE001 - a hook of the script's
         sys.stderr.write("Error in sys.excepthook:\n")
-        sys.__excepthook__(type(e), e.with_traceback(_without_ours(e.__traceback__)), e.__traceback__)
+        _hide_ours(e)
+        sys.__excepthook__(type(e), e, e.__traceback__)
         sys.stderr.write("\nOriginal exception was:\n")
         sys.__excepthook__(type(error), error, error.__traceback__)
 
 
+def _hide_ours(error: BaseException) -> None:
+    """In the traceback of an error, and of those it came from."""
+    errors, seen = [error], set[int]()
+    for e in errors:
+        if id(e) not in seen:
+            seen.add(id(e))
+            e.__traceback__ = _without_ours(e.__traceback__)
+            errors += [x for x in (e.__cause__, e.__context__) if x is not None]
+
+
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    """The traceback without what this package put between the script and torch."""
+    theirs = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_HERE):
+            theirs.append(trace)
         trace = trace.tb_next
+    for one in reversed(theirs):
+        one.tb_next, trace = trace, one
     return trace
 
 

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
-from gradclip_cli.watch.states import local
+from gradclip_cli.watch.states import is_small, local
 
 # float32 sums of squares lose digits with the length on a CPU (1 % at 1e8 elements); in rows of this length they do not,
 # and cost the same.
 _ROW = 1 << 12
 _LARGE = 1 << 16
+# From so many small tensors of a CPU on a call for each takes longer than bringing them together.
+_MANY = 1000
 
 
 @torch.no_grad()
-def tensor_norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The L2 norm of each gradient (of the local shard of a sharded one), 0-dim, float32 or float64, on its device."""
+def tensor_norms(gradients: list[torch.Tensor]) -> torch.Tensor | None:
+    """The L2 norm of each gradient (of the local shard of a sharded one), float32 or float64, on its device; None of none.
+
+    Where devices or types differ, all are on the device of the first.
+    """
+    if len(gradients) >= _MANY and all(map(is_small, gradients)):
+        return _small_norms(gradients)
+    norms = _norms_one_by_one(gradients)
+    if not norms:
+        return None
+    first = norms[0]
+    if any(n.dtype is not first.dtype or n.device != first.device for n in norms):
+        norms = [n.to(first.device, torch.float64 if first.device.type == "cpu" else torch.float32) for n in norms]
+    return torch.stack(norms)
+
+
+def _small_norms(gradients: list[torch.Tensor]) -> torch.Tensor:
+    values = torch._utils._flatten_dense_tensors(gradients).double().numpy()
+    starts = np.cumsum([0, *(g.numel() for g in gradients[:-1])])
+    with np.errstate(over="ignore", invalid="ignore"):
+        return torch.from_numpy(np.sqrt(np.add.reduceat(np.square(values), starts)))
+
+
+def _norms_one_by_one(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
     norms: list[torch.Tensor | None] = [None] * len(gradients)
     groups: dict[tuple[torch.device, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
     for i, gradient in enumerate(gradients):

@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +36,7 @@ import torch
 from gradclip_cli.watch.hook import hook
 from gradclip_cli.watch.registry import Registry
 from gradclip_cli.watch.sites import call_site, user_stack
-from gradclip_cli.watch.states import Change, State, compare, state_of, states_of
+from gradclip_cli.watch.states import Change, Reader, State, compare, state_of
 from gradclip_cli.watch.window import Window
 
 Event = dict[str, Any]
@@ -108,7 +109,8 @@ class Observer:
     updates: int = 0
     steps_begun: int = 0
     _told: set[int] = field(default_factory=set)
-    _states: dict[int, State | None] = field(default_factory=dict)
+    _states: dict[int, State | None] = field(default_factory=dict)  # at the last look
+    _reader: Reader = field(default_factory=Reader)
     _scaled: dict[int, float | torch.Tensor] = field(default_factory=dict)  # o -> scale still in its gradients
     _threads: dict[int, _Here] = field(default_factory=dict)
     _last_here: _Here = field(default_factory=_Here)
@@ -148,7 +150,7 @@ class Observer:
             self._stepped_in.setdefault(o, threading.get_ident())
         if new:
             # A state is some kB: those of tensors that are gone are not kept.
-            self._states = {i: self._states.get(i) for i, _ in self.registry.parameters()}
+            self._states = {i: self._states.get(i) for i in self.registry.parameters()}
             self._told.discard(o)
         return o
 
@@ -213,7 +215,7 @@ class Observer:
     def norm_computed(self, total: torch.Tensor | None, gradients: list[torch.Tensor], p: float) -> None:
         """After it did; `total` is None where it raised because of a non-finite norm."""
         self._settle_norm()
-        by_gradient = {id(q.grad): i for i, q in self._parameters() if q.grad is not None}
+        by_gradient = {id(q.grad): i for i, q in self._parameters().items() if q.grad is not None}
         given = [by_gradient.get(id(g), -1) for g in gradients]
         site = call_site()
         if total is None:
@@ -256,6 +258,7 @@ class Observer:
             norm = None
         numbers = [self.registry.index(q) for q in parameters]
         known = [i for i in numbers if i is not None]
+        distinct = dict.fromkeys(known)
         foreign = [q for q, i in zip(parameters, numbers, strict=True) if i is None]
         event: Event = {
             "how": how,
@@ -264,9 +267,9 @@ class Observer:
             "returned": total,
             "whole": whole or (total is not None and hasattr(total, "full_tensor")),
             "given": len(parameters),
-            "tensors": list(dict.fromkeys(known)),
-            "repeated": sorted({i for i in known if known.count(i) > 1}) if len(known) != len(set(known)) else [],
-            "empty": sum(self._gradient(i) is None for i in dict.fromkeys(known)),
+            "tensors": list(distinct),
+            "repeated": sorted(i for i, n in Counter(known).items() if n > 1) if len(known) != len(distinct) else [],
+            "empty": sum(self._gradient(i) is None for i in distinct),
             "foreign": len(foreign),
             "foreign_gradients": sum(q.grad is not None for q in foreign),
             "scaled": {o: s for o, s in self._scaled.items() if set(known) & set(self.registry.owned[o])},
@@ -274,7 +277,7 @@ class Observer:
             "in_step": bool(self._here.steps),
         }
         if self.exact:
-            before = self._norms()
+            before = self._norms(self._states)
             copies = self._copies(foreign)
             changed, after = self._changes()
             factors = {}
@@ -312,7 +315,7 @@ class Observer:
         self._look()
         # Gradients that no step has used are worth a look also where they are not read: a loop may drop a batch.
         unused = not self.exact and self._here.losses and not self._here.losses_taken
-        self._here.unused = {i for i, _ in self._parameters() if self._gradient(i) is not None} if unused else set()
+        self._here.unused = {i for i, q in self._parameters().items() if q.grad is not None} if unused else set()
 
     @hook
     def zeroed(self) -> None:
@@ -378,6 +381,9 @@ class Observer:
         self._open_window()
         if not step.inner_used:
             self.updates += 1
+            if self._states and not self.exact:
+                # Nothing is compared any more.
+                self._states, self._reader = {}, Reader()
             self.on_update(step.o)
 
     def begin_again(self) -> None:
@@ -446,33 +452,34 @@ class Observer:
 
     def _changes(self) -> tuple[dict[int, list[tuple[int, Change, float]]], dict[int, float]]:
         """Read all gradients; what changed since the last look, by optimizer, and the norm of each optimizer's gradients now."""
-        changes: dict[int, tuple[Change, float]] = {}
-        gradients = {i: parameter.grad for i, parameter in self._parameters()}
-        states = states_of([g for g in gradients.values() if g is not None])
-        for i, gradient in gradients.items():
-            now = None if gradient is None else next(states)
-            change = compare(self._states.get(i), now)
-            if change[0] is not Change.NONE:
-                changes[i] = change
-            self._states[i] = now
+        before = self._states
+        now = self._reader.read({i: parameter.grad for i, parameter in self._parameters().items()})
+        self._states = before | now
+        changes = {
+            i: change
+            for i, state in now.items()
+            if (old := before.get(i)) is not state and (change := compare(old, state))[0] is not Change.NONE
+        }
         by_optimizer = {}
-        for o, owned in self.registry.optimizers():
-            mine = [(i, *changes[i]) for i in owned if i in changes]
-            if mine:
-                by_optimizer[o] = mine
-        return by_optimizer, self._norms()
+        if changes:
+            for o, owned in self.registry.optimizers():
+                mine = [(i, *changes[i]) for i in owned if i in changes]
+                if mine:
+                    by_optimizer[o] = mine
+        return by_optimizer, self._norms(self._states)
 
-    def _parameters(self) -> Iterator[tuple[int, torch.Tensor]]:
+    def _parameters(self) -> dict[int, torch.Tensor]:
         """Those that no other thread trains. Theirs change while we look, and a gradient that is freed meanwhile would end the process."""
         ident = threading.get_ident()
         theirs = [o for o, t in self._stepped_in.items() if t != ident] if ident in self._threads else []
         elsewhere = {i for o in theirs for i in self.registry.owned[o]}
-        return ((i, q) for i, q in self.registry.parameters() if i not in elsewhere)
+        parameters = self.registry.parameters()
+        return {i: q for i, q in parameters.items() if i not in elsewhere} if elsewhere else parameters
 
-    def _norms(self) -> dict[int, float]:
+    def _norms(self, states: Mapping[int, State | None]) -> dict[int, float]:
         norms = {}
         for o, owned in self.registry.optimizers():
-            squares = sum(s.norm**2 for i in owned if (s := self._states.get(i)) is not None)
+            squares = sum(s.norm**2 for i in owned if (s := states.get(i)) is not None)
             norms[o] = math.sqrt(squares) if squares == squares else math.nan
         return norms
 
@@ -484,9 +491,9 @@ class Observer:
         """Tell of changes that no call we know made."""
         if not self.exact:
             return
-        before = self._norms()
-        states = dict(self._states)
+        states = self._states
         changed, after = self._changes()
+        before = self._norms(states) if changed else {}
         for o in changed.keys() & before.keys() & after.keys():
             changes = changed[o]
             counts: dict[str, int] = {}
@@ -512,7 +519,7 @@ class Observer:
 
     def _tell_cleared(self) -> None:
         """Tell of gradients that were set to None before any step used them; those that were filled with zeros cannot be told unread."""
-        empty = {i for i, _ in self._parameters() if self._gradient(i) is None}
+        empty = {i for i, q in self._parameters().items() if q.grad is None}
         for o, owned in self.registry.optimizers():
             if cleared := [i for i in owned if i in self._here.unused & empty]:
                 self._say(
@@ -538,7 +545,7 @@ class Observer:
         # Scaled in float32; of a tensor with one element the quotient tells nothing.
         scaled = {f"{s.norm / s.largest:.4g}" for s in list(self._states.values()) if s is not None and s.norm > s.largest > 0}
         copies = 0
-        for state in states_of([q.grad for q in foreign if q.grad is not None]):
+        for state in map(state_of, (q.grad for q in foreign if q.grad is not None)):
             copies += (state.norm, state.largest) in marks or (state.largest > 0 and f"{state.norm / state.largest:.4g}" in scaled)
         return copies
 
@@ -553,7 +560,7 @@ class Observer:
         if self.exact and not self._here.steps and not self._here.backward_depth:
             if self._here.window is None:
                 self._here.window = Window()
-            self._here.window.open(q for _, q in self._parameters())
+            self._here.window.open(self._parameters)
 
     def _pause_window(self) -> None:
         if self._here.window is not None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import multiprocessing.spawn
+import multiprocessing.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 SETTINGS = "GRADCLIP_WATCH"
 """Environment variable by which a spawned child learns what to watch."""
+
+# Neither the working directory nor what lies in it stands before the standard library while ours is imported.
+_FIRST = """import sys; _ = sys.path[:]; sys.path[:] = [*filter(None, _), {root!r}]
+import gradclip_cli.watch.spawned; sys.path[:] = _; """
 
 
 def group_member() -> tuple[int, int] | None:
@@ -30,8 +35,8 @@ def rank_and_world(directory: Path, *, is_child: bool, member: tuple[int, int] |
     """
     if member is not None:
         return member
-    if "RANK" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", 1))
+    if "RANK" in os.environ and (world_size := int(os.environ.get("WORLD_SIZE", 1))) > 1:
+        return int(os.environ["RANK"]), world_size
     rank = 0
     while is_child and (directory / f"rank-{rank:05d}").exists():
         rank += 1
@@ -45,11 +50,7 @@ def watch_spawned(settings: Mapping[str, Any]) -> Callable[[], None]:
     os.environ[SETTINGS] = json.dumps(dict(settings))
 
     def get_command_line(**kwargs: Any) -> list[str]:
-        command = original(**kwargs)
-        # The executable may be bytes.
-        return [
-            f"import gradclip_cli.watch.spawned; {part}" if str(part).startswith("from multiprocessing.spawn") else part for part in command
-        ]
+        return _watching_first(original(**kwargs), "from multiprocessing.spawn")
 
     multiprocessing.spawn.get_command_line = get_command_line
 
@@ -61,3 +62,19 @@ def watch_spawned(settings: Mapping[str, Any]) -> Callable[[], None]:
             os.environ[SETTINGS] = before
 
     return undo
+
+
+def watch_fork_server() -> None:
+    """Let the children of multiprocessing's fork server watch themselves. The server lives as long as this process, and so does that."""
+    original = multiprocessing.util.spawnv_passfds
+
+    def spawnv_passfds(path: Any, args: Sequence[Any], passfds: Any) -> Any:
+        return original(path, _watching_first(args, "from multiprocessing.forkserver"), passfds)
+
+    multiprocessing.util.spawnv_passfds = spawnv_passfds
+
+
+def _watching_first(command: Sequence[Any], code: str) -> list[Any]:
+    """A command of an interpreter that begins to watch before it runs `code`. The executable in it may be bytes."""
+    first = _FIRST.format(root=str(Path(__file__).resolve().parents[2]))
+    return [first + part if isinstance(part, str) and part.startswith(code) else part for part in command]

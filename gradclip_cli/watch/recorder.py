@@ -15,9 +15,13 @@ from gradclip_cli.runfile import RunWriter
 from gradclip_cli.watch.measure import tensor_norms
 from gradclip_cli.watch.observer import Event, Observer, as_json
 from gradclip_cli.watch.registry import Registry
+from gradclip_cli.watch.signals import signals_wait
 
+# A block is written when so many updates wait, or so long after the one before. Where nobody waits for a device that is sooner, as
+# long as writing takes no more than this share of the time: SIGTERM without a handler, or the kernel, take with them what waits.
 _BLOCK_UPDATES = 100
 _BLOCK_S = 5.0
+_BLOCK_ON_CPU_S, _ON_CPU_FRACTION = 2.0, 0.01
 # Writes after each update may take so long in all; then one waits until so many times the duration of the one before have passed.
 _FREE_S, _MOST_TIMES = 3.0, 4.0
 # The trace holds every event of the first updates, then only those of updates that go another way than any before.
@@ -29,7 +33,7 @@ _EPS = 1e-6
 class _Clip:
     returned: torch.Tensor | float
     bound: float | torch.Tensor
-    tensors: set[int]
+    tensors: frozenset[int]
     given: int
     empty: int
     p: float | None
@@ -84,6 +88,7 @@ class Recorder:
         self._update_events: list[Event] = []
         self._shapes: set[tuple[Any, ...]] = set()
         self._clips: dict[int, list[_Clip]] = {}
+        self._clipped: frozenset[int] = frozenset()
         self._num_rows = 0
         self._written_at = time.monotonic()
         self._took_s = self._all_took_s = 0.0
@@ -116,8 +121,11 @@ class Recorder:
             and event["returned"] is not None
             and isinstance(event["bound"], int | float | torch.Tensor)
         ):
+            # A block of rows holds as many sets; nearly always it is one and the same.
+            tensors = frozenset(event["tensors"])
+            self._clipped = self._clipped if tensors == self._clipped else tensors
             self._clips.setdefault(self._thread, []).append(
-                _Clip(event["returned"], event["bound"], set(event["tensors"]), event["given"], event["empty"], event["p"])
+                _Clip(event["returned"], event["bound"], self._clipped, event["given"], event["empty"], event["p"])
             )
         elif kind == "skip":
             self._skipped(event)
@@ -128,7 +136,7 @@ class Recorder:
         assert observer is not None
         owned = observer.registry.owned[o]
         pairs = [(i, g) for i in owned if (p := observer.registry.parameter(i)) is not None and (g := p.grad) is not None]
-        norms = _stacked(tensor_norms([g for _, g in pairs]))
+        norms = tensor_norms([g for _, g in pairs])
         clips = self._clips.get(self._thread, [])
         row = _Row(observer.updates + 1, o, [i for i, _ in pairs], norms, clips, list(observer.losses()), [], None, time.monotonic())
         row.rates = [_plain(group.get("lr", math.nan)) for group in optimizer.param_groups]
@@ -150,8 +158,13 @@ class Recorder:
         self._add(self._currents.pop(self._thread, None))
         self._clips.pop(self._thread, None)
         self._keep_events()
-        if self._is_cheap() or len(self._rows) >= _BLOCK_UPDATES or time.monotonic() - self._written_at > _BLOCK_S:
+        if self._is_cheap() or len(self._rows) >= _BLOCK_UPDATES or time.monotonic() - self._written_at > self._longest_s():
             self.flush()
+
+    def _longest_s(self) -> float:
+        norms = self._rows[-1].norms if self._rows else None
+        on_cpu = norms is not None and norms.device.type == "cpu"
+        return min(_BLOCK_S, max(_BLOCK_ON_CPU_S, self._took_s / _ON_CPU_FRACTION)) if on_cpu else _BLOCK_S
 
     @property
     def _thread(self) -> int:
@@ -193,10 +206,12 @@ class Recorder:
 
     def flush(self) -> None:
         """Write what is there. The one moment that waits for the device."""
-        begun = time.monotonic()
-        self._flush()
+        begun, is_first = time.monotonic(), self._writer is None
+        with signals_wait():
+            self._flush()
         self._written_at = time.monotonic()
-        self._took_s = self._written_at - begun
+        # To make the files takes its time once.
+        self._took_s = 0.0 if is_first else self._written_at - begun
         self._all_took_s += self._took_s
 
     def _flush(self) -> None:
@@ -287,30 +302,30 @@ def _before_clipping(row: _Row, tensor: np.ndarray[Any, Any], used: float, on_ho
 
     Where one call covered just these tensors, what it returned is that norm.
     """
+    tensors = set(row.tensors)
     clips = [(c, on_host(c.returned), on_host(c.bound)) for c in row.clips]
     clips = [
         (c, returned, bound)
         for c, returned, bound in clips
-        if math.isfinite(bound) and bound > 0 and (row.skipped or c.tensors & set(row.tensors))
+        if math.isfinite(bound) and bound > 0 and (row.skipped or not c.tensors.isdisjoint(tensors))
     ]
     if not clips:
         return used, math.nan, None
-    factor = np.ones(len(row.tensors))
-    coefficient = 1.0
-    for c, returned, bound in clips:
-        f = min(1.0, bound / (returned + _EPS)) if math.isfinite(returned) else math.nan
-        coefficient = f if math.isnan(f) else min(coefficient, f)
-        factor *= [f if t in c.tensors else 1.0 for t in row.tensors]
+    factors = [min(1.0, bound / (returned + _EPS)) if math.isfinite(returned) else math.nan for _, returned, bound in clips]
+    coefficient = math.nan if any(map(math.isnan, factors)) else min(factors)
     only, returned, bound = clips[-1]
     # The norm that is recorded is the L2 norm, whatever the call clipped by.
     if row.skipped or (
         len(clips) == 1
         and only.p in (None, 2.0)
-        and only.tensors >= set(row.tensors)
-        and len(only.tensors) == only.given == len(row.tensors) + only.empty
+        and only.tensors >= tensors
+        and len(only.tensors) == only.given == len(tensors) + only.empty
         and row.scale is None
     ):
         return returned, coefficient, bound
+    factor = np.ones(len(row.tensors))
+    for f, (c, _, _) in zip(factors, clips, strict=True):
+        factor *= f if c.tensors >= tensors else [f if t in c.tensors else 1.0 for t in row.tensors]
     with np.errstate(divide="ignore", invalid="ignore"):
         before = math.sqrt(float(np.square(tensor / factor, dtype=np.float64).sum()))
     return before, coefficient, bound
@@ -354,15 +369,6 @@ def _fetched(vectors: list[torch.Tensor]) -> list[np.ndarray[Any, np.dtype[np.fl
         at[v.device] = start + len(v)
         out.append(host[v.device][start : start + len(v)])
     return out
-
-
-def _stacked(norms: list[torch.Tensor]) -> torch.Tensor | None:
-    if not norms:
-        return None
-    first = norms[0]
-    if any(n.dtype is not first.dtype or n.device != first.device for n in norms):
-        norms = [n.to(first.device, torch.float64 if first.device.type == "cpu" else torch.float32) for n in norms]
-    return torch.stack(norms)
 
 
 def _plain(rate: Any) -> float:

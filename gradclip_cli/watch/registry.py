@@ -42,13 +42,10 @@ class Registry:
         i = self._index.get(id(parameter))
         return i if i is not None and self.parameter(i) is parameter else None
 
-    def parameters(self) -> Iterator[tuple[int, torch.Tensor]]:
+    def parameters(self) -> dict[int, torch.Tensor]:
         """Those still alive."""
         # They may die while we go through them.
-        for i, ref in list(self._parameters.items()):
-            parameter = ref()
-            if parameter is not None:
-                yield i, parameter
+        return {i: parameter for i, ref in self._parameters.copy().items() if (parameter := ref()) is not None}
 
     def parameter(self, index: int) -> torch.Tensor | None:
         ref = self._parameters.get(index)

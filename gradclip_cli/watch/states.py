@@ -7,7 +7,7 @@ a scaling from a clamp from anything else.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -84,34 +84,75 @@ def state_of(gradient: torch.Tensor, divide_by: float = 1.0) -> State:
         return State(float(np.sqrt(squares)) / divide_by, largest / divide_by, sample, nonfinite, tolerance)
 
 
-def states_of(gradients: Sequence[torch.Tensor]) -> Iterator[State]:
-    """The state of each. Small tensors of a CPU are read together: a call for each would take most of the time of a large model."""
-    with torch.no_grad(), torch._C.DisableTorchFunction():
-        small = {i: g.reshape(-1) for i, g in enumerate(gradients) if _is_small(g)}
-        together = _small_states(list(small.values())) if small else []
-    read = dict(zip(small, together, strict=True))
-    return (read.get(i) or state_of(g) for i, g in enumerate(gradients))
+class Reader:
+    """Reads gradients time after time. One whose bits are still the same has the very state it had.
+
+    Small tensors of a CPU are read together: a call for each would take most of the time of a model with many.
+    """
+
+    def __init__(self) -> None:
+        self._small = _Small([], [], np.empty(0), {})
+
+    def read(self, gradients: Mapping[int, torch.Tensor | None]) -> dict[int, State | None]:
+        """The state of each by its number; None where there is no gradient."""
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            small = {i: g for i, g in gradients.items() if g is not None and is_small(g)}
+            self._small = _read_small(small, self._small)
+            read = self._small.states
+            return {i: read[i] if i in read else None if g is None else state_of(g) for i, g in gradients.items()}
 
 
-def _is_small(g: torch.Tensor) -> bool:
-    plain = type(g) is torch.Tensor and g.layout is torch.strided and g.device.type == "cpu"
-    return plain and g.is_floating_point() and 0 < g.numel() <= _SMALL
+@dataclass(frozen=True, eq=False, slots=True)
+class _Small:
+    """Small tensors, one behind the other.
+
+    Attributes:
+        keys: Their numbers.
+        sizes: How many elements each has.
+        values: Of all of them, in the widest of their types.
+        states: By number.
+    """
+
+    keys: list[int]
+    sizes: list[int]
+    values: np.ndarray[Any, np.dtype[Any]]
+    states: dict[int, State | None]
 
 
-def _small_states(flat: list[torch.Tensor]) -> list[State | None]:
-    """The state of each of several one-dimensional tensors; None of one that is not finite."""
-    values = torch.cat([g.double() for g in flat]).numpy()
-    sizes = [len(g) for g in flat]
+def is_small(g: torch.Tensor) -> bool:
+    """Whether it is a plain tensor of a CPU with so few elements that a call of its own takes longer than reading them."""
+    # Asked of every tensor at every look: the answers that cost least come first.
+    return type(g) is torch.Tensor and 0 < g.numel() <= _SMALL and g.is_floating_point() and g.is_cpu and g.layout is torch.strided
+
+
+def _read_small(gradients: Mapping[int, torch.Tensor], before: _Small) -> _Small:
+    """The state of each of several dense tensors."""
+    if not gradients:
+        return _Small([], [], np.empty(0), {})
+    keys, tensors = list(gradients), list(gradients.values())
+    sizes = [g.numel() for g in tensors]
+    # Of one tensor alone it would give that very memory.
+    together = torch._utils._flatten_dense_tensors(tensors) if len(tensors) > 1 else tensors[0].reshape(-1).clone()
+    values = (together.float() if together.dtype in (torch.float16, torch.bfloat16) else together).numpy()
     starts = np.cumsum([0, *sizes[:-1]])
+    changed = np.ones(len(keys), np.bool_)
+    if keys == before.keys and sizes == before.sizes and values.dtype == before.values.dtype:
+        bits = f"i{values.dtype.itemsize}"
+        changed = np.logical_or.reduceat(values.view(bits) != before.values.view(bits), starts)
+        if not changed.any():
+            return before
+    wide = values.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        norms = np.sqrt(np.add.reduceat(np.square(values), starts)).tolist()
-        largest = np.maximum.reduceat(np.abs(values), starts).tolist()
-    return [
-        State(norm, top, values[start : start + size : max(1, size // _SAMPLES)][:_SAMPLES].copy(), 0, _tolerance(g.dtype))
-        if math.isfinite(norm)
-        else None
-        for g, start, size, norm, top in zip(flat, starts.tolist(), sizes, norms, largest, strict=True)
-    ]
+        norms = np.sqrt(np.add.reduceat(np.square(wide), starts)).tolist()
+        largest = np.maximum.reduceat(np.abs(wide), starts).tolist()
+    states = dict(before.states) if not changed.all() else {}
+    for k, start in zip(np.flatnonzero(changed).tolist(), starts[changed].tolist(), strict=True):
+        if math.isfinite(norms[k]):
+            sample = wide[start : start + sizes[k] : max(1, sizes[k] // _SAMPLES)][:_SAMPLES].copy()
+            states[keys[k]] = State(norms[k], largest[k], sample, 0, _tolerance(tensors[k].dtype))
+        else:
+            states[keys[k]] = state_of(tensors[k])
+    return _Small(keys, sizes, values, states)
 
 
 def _tolerance(dtype: torch.dtype) -> float:

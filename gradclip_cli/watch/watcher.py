@@ -23,6 +23,7 @@ from gradclip_cli.watch.observer import Observer
 from gradclip_cli.watch.patches import Patches
 from gradclip_cli.watch.processes import group_member, rank_and_world, watch_spawned
 from gradclip_cli.watch.recorder import Recorder
+from gradclip_cli.watch.signals import signals_wait
 
 # Of a recording on a CPU, where reading a gradient makes nobody wait, the first updates are read as exactly as `verify` does it:
 # what the trace says of the loop is then as good as there.
@@ -129,18 +130,19 @@ class Watcher:
         """End watching, take every hook out, and write what is left."""
         if Watcher.current is not self:
             return
-        Watcher.current = None
-        self._observer.finish()
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
-        with self._observer.lock:
-            try:
-                self._recorder.close(ended)
-            except Exception as e:  # noqa: BLE001 - numbers may come from tensors of any kind
-                self._tell_fault(e)
-                # What could not be written is gone from it by now.
-                self._recorder.close(ended)
+        with signals_wait():
+            Watcher.current = None
+            self._observer.finish()
+            for undo in reversed(self._undo):
+                undo()
+            self._undo.clear()
+            with self._observer.lock:
+                try:
+                    self._recorder.close(ended)
+                except Exception as e:  # noqa: BLE001 - numbers may come from tensors of any kind
+                    self._tell_fault(e)
+                    # What could not be written is gone from it by now.
+                    self._recorder.close(ended)
 
     @property
     def updates(self) -> int:
@@ -187,8 +189,8 @@ class Watcher:
             self._on_problem(f"recording stopped after {self._observer.updates:,} updates ({fault}); the training {what_next}")
 
     def _writer(self) -> RunWriter:
-        rank, world_size = rank_and_world(self.directory, is_child=self._is_child, member=self._member)
-        devices = sorted({p.device.type for _, p in self._observer.registry.parameters()})
+        rank, world_size = self._rank_and_world()
+        devices = sorted({p.device.type for p in self._observer.registry.parameters().values()})
         header = {
             "torch": torch.__version__,
             "python": platform.python_version(),
@@ -202,7 +204,17 @@ class Watcher:
             "exact": self._exact,
             "replicated": world_size > 1 and _has_replicas(),
         } | self._header
-        return RunWriter(self.directory, header, rank=rank, on_problem=self._on_problem)
+        while True:
+            try:
+                return RunWriter(self.directory, header, rank=rank, on_problem=self._on_problem)
+            except GradclipError:
+                # Of two children that took the first free number at once, one takes the next.
+                taken, (rank, _) = rank, self._rank_and_world()
+                if rank == taken:
+                    raise
+
+    def _rank_and_world(self) -> tuple[int, int]:
+        return rank_and_world(self.directory, is_child=self._is_child, member=self._member)
 
     def _became_child(self) -> None:
         self._is_child = True

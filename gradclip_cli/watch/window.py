@@ -8,7 +8,7 @@ The mode lies below every mode of the user's own, so that theirs come and go as 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -29,6 +29,7 @@ _PRODUCTS = {"mul", "mul_", "__mul__", "__imul__", "__rmul__", "multiply", "div"
 _READS = {"item", "__float__", "tolist"}
 # Assignments: `p.grad = ...`, `p.grad.data = ...`.
 _SET_GRAD = vars(torch._C.TensorBase)["grad"].__set__
+_GET_GRAD = vars(torch._C.TensorBase)["grad"].__get__
 _SET_DATA = vars(torch._C.TensorBase)["data"].__set__
 
 
@@ -46,7 +47,8 @@ class Window(TorchFunctionMode):
         super().__init__()
         # Between the graphs of a compiled function every call passes here; compiled anew for each, it would only warn of that.
         skip_code(Window.__torch_function__.__code__)
-        self._is_open = False
+        self._is_open = self._is_passing = self._is_left_over = False
+        self._parameters: Callable[[], Mapping[int, torch.Tensor]] | None = None
         self._storages: set[int] = set()
         self._derived: dict[int, weakref.ref[torch.Tensor]] = {}
         self._norms: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -63,19 +65,23 @@ class Window(TorchFunctionMode):
         self._scaled_copy = False
         self._value: float | None = None
 
-    def open(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Begin to look at what is done with the gradients there are now."""
-        self._storages = {a for q in parameters if (g := q.grad) is not None and (a := _address(g))}
+    def open(self, parameters: Callable[[], Mapping[int, torch.Tensor]]) -> None:
+        """Begin to look at what is done with the gradients there are now.
+
+        Args:
+            parameters: Asked at the first call, which most loops never make.
+        """
+        self._parameters = parameters
         self.wrote, self.stack = None, []
         if not self._is_open:
             self._is_open = True
-            self._place(self)
+            self._place()
 
     def pause(self) -> None:
         """Look away while torch clips: its own norms are no work of the user's hands."""
         if self._is_open:
             self._is_open = False
-            self._place(None)
+            self._place()
 
     def took_norm(self, total: torch.Tensor) -> None:
         """Torch computed this norm for the user; what becomes of it is of interest."""
@@ -84,6 +90,8 @@ class Window(TorchFunctionMode):
     def close(self) -> list[dict[str, Any]]:
         """Stop looking; what was computed from the gradients, if a norm was."""
         self.pause()
+        if self._is_left_over:
+            self._place()
         found: list[dict[str, Any]] = []
         if self._norm_site is not None or self._bound is not None:
             found.append(
@@ -102,24 +110,42 @@ class Window(TorchFunctionMode):
         self._coefficients.clear()
         return found
 
-    def _place(self, mode: Window | None) -> None:
+    def _place(self) -> None:
+        """Onto the stack of modes while open, else off it."""
+        # While a call passes here, torch has the mode off the stack; it puts it back afterwards, whatever became of it meanwhile.
+        self._is_left_over = self._is_passing and not self._is_open
+        if self._is_passing:
+            return
         stack = [m for m in _get_current_function_mode_stack() if m is not self]
         for _ in _get_current_function_mode_stack():
             _pop_mode()
-        for m in ([] if mode is None else [mode]) + stack:
+        for m in ([self] if self._is_open else []) + stack:
             _push_mode(m)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function as it is, then look at what it was."""
         kwargs = kwargs or {}
-        if torch.compiler.is_compiling():
+        # Taking a gradient, as code does for every parameter and often, tells nothing yet.
+        if func == _GET_GRAD or torch.compiler.is_compiling():
             return func(*args, **kwargs)
-        out = func(*args, **kwargs)
+        if self._is_open and self._parameters is not None:
+            self._find_gradients(self._parameters)
+        self._is_passing = True
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self._is_passing = False
         if self._is_open:
             # A tensor without storage or value (fake, meta, a subclass of its own kind) tells nothing here.
             with suppress(RuntimeError, NotImplementedError, TypeError, ValueError), torch._C.DisableTorchFunction():
                 self._look(func, args, kwargs, out)
         return out
+
+    @not_compiled
+    def _find_gradients(self, parameters: Callable[[], Mapping[int, torch.Tensor]]) -> None:
+        self._parameters = None
+        with torch._C.DisableTorchFunction():
+            self._storages = {a for q in parameters().values() if (g := q.grad) is not None and (a := _address(g))}
 
     @not_compiled
     def _look(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:

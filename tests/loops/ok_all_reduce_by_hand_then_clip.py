@@ -35,6 +35,8 @@ def main(rank, world, path):
         opt.step()
         if rank == 0 and it % 10 == 0:
             print(it, loss.item(), flush=True)
+    # A rank that leaves first may break what the other still waits for.
+    dist.barrier()
     dist.destroy_process_group()
 
 

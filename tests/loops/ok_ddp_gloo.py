@@ -27,6 +27,8 @@ def train(rank, world, store):
         opt.step()
         if rank == 0 and it % 10 == 0:
             print(it, loss.item(), norm.item(), flush=True)
+    # A rank that leaves first may break what the other still waits for.
+    dist.barrier()
     dist.destroy_process_group()
 
 

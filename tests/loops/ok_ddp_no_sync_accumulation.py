@@ -30,6 +30,8 @@ def main(rank, world, path):
             opt.zero_grad()
             if rank == 0 and it % 30 == 29:
                 print(it, loss.item(), flush=True)
+    # A rank that leaves first may break what the other still waits for.
+    dist.barrier()
     dist.destroy_process_group()
 
 

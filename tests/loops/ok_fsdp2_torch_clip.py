@@ -29,6 +29,8 @@ def main(rank, world, path):
         opt.step()
         if it % 10 == 0:
             print(rank, it, loss.item(), norm.full_tensor().item(), flush=True)
+    # A rank that leaves first may break what the other still waits for.
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -27,6 +27,8 @@ def main(rank, world, path):
             if it % 10 == 0:
                 print(it, loss.item(), norm.item(), flush=True)
         opt.step()
+    # A rank that leaves first may break what the other still waits for.
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -59,8 +59,8 @@ def texts(records: Records, wanted: Wanted) -> list[Damage]:
         if len(bad) >= _FEW or (len(bad) and any("0" in s for s in like)):
             text = records.layouts[records.layout[bad[0]]].texts[key][1]
             counted = "1 line" if len(bad) == 1 else f"{len(bad):,} lines"
-            what = f"{key!r} holds text in {counted}, such as {text!r}, expected numbers"
-            damage.append(Damage(f"line {records.line_number(int(bad[0]))}", what, "those values"))
+            what = f"from here on {key!r} is text in {counted}, such as {text!r}, expected numbers"
+            damage.append(Damage(f"line {records.line_number(int(bad[0]))}", what, "those values", key))
     return damage
 
 

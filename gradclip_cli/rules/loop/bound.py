@@ -56,6 +56,8 @@ def no_clipping(run: Run, found: Detection) -> list[Hit]:
             text += f", but for a factor at {at(view.hand.site)}"
         text += f" (step at {at(view.taken[0].step_site)})"
         hits.append(hit(text, with_gradients, {"largest_norm_used": used}))
+    if not any(u.norms or u.nonfinite or u.zeroed for view in views(run) for u in view.taken):
+        raise Unjudged("no update used a gradient other than zero, so there was nothing to clip")
     return hits
 
 

@@ -322,13 +322,13 @@ def _factor(view: View, u: Update) -> float:
 
 
 def _before(view: View, u: Update) -> float:
-    """The norm before any clip or edit; in a recording that did not read it, what the calls made of it is taken back."""
+    """The norm before the first clip, or the first edit where there is none; where it was not read, the calls are taken back."""
     if not u.exact:
         factor = math.prod(c.factor for c in view.acting(u))
         return u.used / factor if factor > 0 else math.nan
     firsts = [c.before for c in u.clips if c.covers and c.phase is Phase.EFFECTIVE and not math.isnan(c.before)]
     edits = [e.before for e in u.edits if not e.late]
-    return firsts[0] if firsts and not edits else edits[0] if edits else u.used
+    return firsts[0] if firsts else edits[0] if edits else u.used
 
 
 def _drifted(view: View, u: Update, v: Update) -> bool:

@@ -127,8 +127,9 @@ class View:
         return any(u.exact for u in self.taken)
 
     def clips(self, phase: Phase, how: str = "norm") -> list[tuple[Update, Clip]]:
-        """Clips of a phase that cover something of this optimizer."""
-        return [(u, c) for u in self.taken for c in u.clips if c.phase is phase and c.covers and c.how == how and c.bounds]
+        """Clips of a phase that cover something of this optimizer. Where all gradients are zero there was nothing to clip."""
+        taken = [u for u in self.taken if u.used != 0 or u.zeroed]
+        return [(u, c) for u in taken for c in u.clips if c.phase is phase and c.covers and c.how == how and c.bounds]
 
     def stale(self) -> list[tuple[Update, Clip]]:
         """Clips in updates that no clip in the right place follows."""
