@@ -22,11 +22,11 @@ def saved(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         return {k: f.get_tensor(k) for k in f.keys()}, f.metadata()  # noqa: SIM118 - it is no mapping
 
 
-def feed(keeper: GradientKeeper, norms: Sequence[float], *, clipped: bool = False) -> None:
+def feed(keeper: GradientKeeper, norms: Sequence[float], *, bound: float | None = None) -> None:
     """One update a norm, with a gradient that is known by its step."""
     for step, norm in enumerate(norms, 1):
         gradient = torch.full((2, 3), float(step))
-        keeper.on_update(step, lambda gradient=gradient: [("w", gradient)], torch.tensor(norm), clipped=clipped)
+        keeper.on_update(step, lambda gradient=gradient: [("w", gradient)], torch.tensor(norm), bound=bound)
         # The optimizer's `zero_grad` may write into the very same memory.
         gradient.zero_()
 
@@ -65,8 +65,8 @@ def test_every_kind_of_tensor_comes_back(tmp_path: Path) -> None:
 
 
 def test_every_k_updates(tmp_path: Path) -> None:
-    writer = RunWriter(tmp_path / "run", {"max_norm": 0.5})
-    feed(GradientKeeper("every:4", lambda: writer), [1.0] * 10, clipped=True)
+    writer = RunWriter(tmp_path / "run", {})
+    feed(GradientKeeper("every:4", lambda: writer), [1.0] * 10, bound=0.5)
     writer.close("finished")
     kept = read_recorded(tmp_path / "run")[0].gradients
     assert [Path(p).name for p in kept.values()] == ["step-00000004.safetensors", "step-00000008.safetensors"]

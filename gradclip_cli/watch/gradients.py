@@ -82,7 +82,7 @@ class GradientKeeper:
         self._num_explosions = 0
 
     def on_update(
-        self, step: int, named: Callable[[], Named], total_norm: torch.Tensor | float, *, clipped: bool = False, scale: Any = None
+        self, step: int, named: Callable[[], Named], total_norm: torch.Tensor | float, *, bound: Any = None, scale: Any = None
     ) -> None:
         """Look at an update whose gradients are about to be used.
 
@@ -90,16 +90,18 @@ class GradientKeeper:
             step: Counted from 1.
             named: Gives each tensor's name and its gradient.
             total_norm: The norm before clipping. `explosions` reads it at once: the one wait for the device that it costs.
-            clipped: Whether the gradients were clipped since.
+            bound: What they were clipped at since, if they were; inf where a call only measured.
             scale: The loss scale that is still in them, if any.
         """
         metadata = {
             "step": step,
             "total_norm": total_norm,
             "scale": 1.0 if scale is None else scale,
-            "stage": (NormStage.POST_CLIP if clipped else NormStage.UNKNOWN).value,
+            "stage": (NormStage.UNKNOWN if bound is None else NormStage.POST_CLIP).value,
             "norm_type": 2.0,
         }
+        if bound is not None:
+            metadata["max_norm"] = bound
         if self._every is not None:
             if step % self._every == 0:
                 self._write(_Kept(step, list(named()), metadata))
@@ -137,10 +139,11 @@ class GradientKeeper:
     def _write(self, kept: _Kept) -> None:
         writer = self._writer()
         path = writer.gradients_path(kept.step)
-        bound = writer.header.get("max_norm")
-        metadata = {**kept.metadata, **({} if bound is None else {"max_norm": bound})}
+        metadata = {k: _text(v) for k, v in kept.metadata.items()}
+        if not math.isfinite(float(metadata.get("max_norm", 0))):
+            del metadata["max_norm"]
         try:
-            write_safetensors(path, kept.gradients, {k: _text(v) for k, v in metadata.items()})
+            write_safetensors(path, kept.gradients, metadata)
         except OSError as e:
             writer.report(f"{path}: gradients cannot be kept ({e.strerror or e}); the training goes on")
 

@@ -151,7 +151,7 @@ class Recorder:
         if self._keep is not None and norms is not None:
             registry = observer.registry
             before = clips[-1].returned if clips else torch.linalg.vector_norm(norms)
-            self._keep(row.step, lambda: _by_name(registry, pairs), before, clipped=bool(clips), scale=row.divided)
+            self._keep(row.step, lambda: _by_name(registry, pairs), before, bound=clips[-1].bound if clips else None, scale=row.divided)
 
     def update(self, o: int) -> None:
         """The step is over."""
