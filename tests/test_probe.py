@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections import UserDict, namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -190,6 +191,21 @@ def test_the_same_seed_gives_the_same_training(tmp_path: Path) -> None:
     assert told[0] != told[2]
     for name, series in a.run.series.items():
         np.testing.assert_array_equal(series.values, b.run.series[name].values)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler for torch.compile")
+def test_the_same_seed_gives_the_same_training_compiled_on_several_threads(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        told = []
+        for name in ("a", "b"):
+            trained, _ = run(tmp_path / name, subject=lambda: preset_subject("tiny", 0, 0), compile=True)
+            told.append([(u.step, u.loss, u.norm, u.moved) for u in trained.updates])
+    finally:
+        torch.set_num_threads(threads)
+    assert told[0] == told[1]
 
 
 def test_an_update_as_computed_by_hand(tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ def train(
     """
     device, how = conditions.device, conditions.parallel
     rates = [group["lr"] for group in optimizer.param_groups]
-    called = cast(nn.Module, torch.compile(model)) if conditions.compile else model
+    # Threads of compiled code on a CPU add up in an order of their own each time; one thread gives the same run again.
+    on_cpu = conditions.device.type == "cpu"
+    called = cast(nn.Module, torch.compile(model, options={"cpp.threads": 1} if on_cpu else None)) if conditions.compile else model
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     scaler = torch.amp.GradScaler(device.type, enabled=conditions.dtype == "fp16")
     before = [local(p.detach()).clone() for p in parameters]
