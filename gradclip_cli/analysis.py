@@ -38,7 +38,7 @@ def judge_loop(run: Run, source: str, *, crashed: str = "") -> Verification:
     updates = len(part.steps)
     unjudged = {s.rule: s.reason for s in skipped}
     counted = {f.rule for f in findings if f.rule.startswith("GC4")}
-    too_little = _too_little(run.recorded, crashed) or [unjudged[r] for r in ("GC410",) if r in unjudged]
+    too_little = _too_little(run.recorded, crashed) or ([unjudged["GC410"]] if "GC410" in unjudged else [])
     alone = run.recorded.world_size > 1 and len(run.recorded.parts) == 1
     if counted:
         verdict = "fail"

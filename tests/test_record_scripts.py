@@ -379,6 +379,15 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     assert not (tmp_path / "run/rank-00000").exists()
 
 
+def test_a_rank_that_is_left_over_in_the_environment_changes_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "main.py", "print('ran')")
+    recorded_cases.write(tmp_path / "run")
+    command = [sys.executable, "-m", "gradclip_cli", "record", "-o", "run", "main.py"]
+    refused = subprocess.run(command, cwd=tmp_path, env=ENV | {"RANK": "1"}, capture_output=True, text=True)
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "already holds a recorded run (rank 0)" in refused.stderr
+
+
 def test_the_script_decides_before_torch_is_there(tmp_path: Path) -> None:
     code = """
     import sys

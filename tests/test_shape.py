@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "model": {"errors", "model"},
     "wording": set(),
+    "launch_environment": {"errors"},
     "readers": _BASE | {"readers", "runfile"},
     "detect": _BASE | {"detect"},
     "rules": _BASE | {"detect", "rules"},
@@ -29,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "runfile": _BASE | {"runfile", "__init__"},
     # The torch side; only the command line knows of it.
     "clipping": _BASE | {"clipping"},
-    "watch": _BASE | {"watch", "runfile", "__init__"},
+    "watch": _BASE | {"watch", "runfile", "launch_environment", "__init__"},
     "verify": _BASE | {"verify", "clipping"},
     "probe": _BASE | {"probe", "watch", "runfile", "clipping", "__init__"},
     "cli": {"*"},

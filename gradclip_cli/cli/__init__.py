@@ -8,8 +8,8 @@ from typing import Annotated, cast
 
 import typer
 
-from gradclip_cli.cli.launch_environment import check_launch_environment
 from gradclip_cli.errors import UsageError
+from gradclip_cli.launch_environment import check_launch_environment
 
 # Name, module and function, one line of help (at most 55 characters). Only the command that was asked for is imported.
 COMMANDS: tuple[tuple[str, str, str], ...] = (

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from gradclip_cli.cli.launch_environment import check_launch_environment
 from gradclip_cli.cli.output import tell
 from gradclip_cli.errors import ExitCode, UsageError
+from gradclip_cli.launch_environment import check_launch_environment
 from gradclip_cli.model import Check, Status, Suite
 from gradclip_cli.policy import Policy, command_at, verified
 from gradclip_cli.report.escape import visible

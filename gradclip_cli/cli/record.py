@@ -90,9 +90,10 @@ def check_script(script: str, *, module: bool) -> None:
 def run_directory(output: Path | None, script: str, *, force: bool) -> Path:
     """Where this rank records; made free where `force` says so."""
     from gradclip_cli.errors import UsageError
+    from gradclip_cli.launch_environment import launched_rank
     from gradclip_cli.runfile import check_free, check_writable, remove_recorded
 
-    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    rank, world_size = launched_rank()
     if output is None:
         if world_size > 1:
             raise UsageError(f"{world_size} ranks record into one directory, which needs a name", hint="name it with -o RUN")

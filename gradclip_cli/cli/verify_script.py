@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gradclip_cli.launch_environment import launched_local_rank, launched_rank
 from gradclip_cli.model import Run, Verification
 
 DEFAULT_UPDATES = 100
@@ -47,7 +48,7 @@ def verify_script(
 
     check_torch()
     check_script(script, module=module)
-    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    rank, world_size = launched_rank()
     if output is not None:
         if force:
             remove_recorded(output, rank=rank, world_size=world_size)
@@ -58,19 +59,12 @@ def verify_script(
         code = _watched(script, args, module=module, max_steps=max_steps, directory=directory)
         with suppress(OSError):
             (temporary / f"ended-{rank}").touch()
-        if _local_rank():
+        if launched_local_rank():
             if code:
                 raise GradclipError(f"{script}: on rank {rank} it ended with {_how(code)}")
             return None
         _wait_for_others(temporary, _OTHERS_S if code == 0 else _OTHERS_OF_FAILED_S)
         return judge_loop(_recorded(directory, script, code), script, crashed=_how(code))
-
-
-def _local_rank() -> int:
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
-        # A variable that is left over makes no rank of it.
-        return 0
-    return int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", 0)))
 
 
 @contextmanager
@@ -80,7 +74,7 @@ def _temporary() -> Iterator[Path]:
 
     from gradclip_cli.errors import GradclipError
 
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if launched_rank() == (0, 1):
         path = Path(tempfile.mkdtemp(prefix="gradclip-"))
     else:
         names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
@@ -94,7 +88,7 @@ def _temporary() -> Iterator[Path]:
     try:
         yield path
     finally:
-        if _local_rank() == 0:
+        if launched_local_rank() == 0:
             rmtree(path, ignore_errors=True)
 
 
@@ -139,7 +133,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def _wait_for_others(temporary: Path, longest_s: float) -> None:
     """Until every rank of this machine has ended; a launcher that ends us meanwhile wants the verdict now."""
     until = [time.monotonic() + longest_s]
-    count = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", 1)))
+    _, world_size = launched_rank()
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", world_size)) if world_size > 1 else 1
     signal.signal(signal.SIGTERM, lambda *_: until.clear())
     while until and time.monotonic() < until[0] and len(list(temporary.glob("ended-*"))) < count:
         time.sleep(0.05)

@@ -117,7 +117,9 @@ class _Recording:
 
             ended = f"stopped after {watcher.updates} updates" if isinstance(self.error, StopTraining) else how_it_ended(self.error)
         watcher.stop(ended)
-        if os.getpid() == self._pid and not self._quiet and os.environ.get("RANK", "0") == "0":
+        from gradclip_cli.launch_environment import launched_rank
+
+        if os.getpid() == self._pid and not self._quiet and launched_rank()[0] == 0:
             self._tell(watcher)
 
     def _tell(self, watcher: Watcher) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gradclip_cli.launch_environment import launched_rank
+
 SETTINGS = "GRADCLIP_WATCH"
 """Environment variable by which a spawned child learns what to watch."""
 
@@ -35,9 +37,9 @@ def rank_and_world(directory: Path, *, is_child: bool, member: tuple[int, int] |
     """
     if member is not None:
         return member
-    if "RANK" in os.environ and (world_size := int(os.environ.get("WORLD_SIZE", 1))) > 1:
-        return int(os.environ["RANK"]), world_size
-    rank = 0
+    rank, world_size = launched_rank()
+    if world_size > 1:
+        return rank, world_size
     while is_child and (directory / f"rank-{rank:05d}").exists():
         rank += 1
     return rank, 1

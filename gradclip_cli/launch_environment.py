@@ -23,3 +23,15 @@ def check_launch_environment() -> None:
                 f"environment variable {name} is {value!r}; expected a whole number of at least {least}",
                 hint=f"unset {name}, or let torchrun set it",
             )
+
+
+def launched_rank() -> tuple[int, int]:
+    """This process's rank and how many there are, by what a launcher set; (0, 1) without one. A RANK alone is left over from something."""
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    return (int(os.environ["RANK"]), world_size) if world_size > 1 and "RANK" in os.environ else (0, 1)
+
+
+def launched_local_rank() -> int:
+    """This process's rank among those of its machine; 0 without a launcher."""
+    rank, world_size = launched_rank()
+    return int(os.environ.get("LOCAL_RANK", rank)) if world_size > 1 else 0
