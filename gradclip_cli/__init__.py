@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradclip_cli.analysis import analyze
     from gradclip_cli.errors import GradclipError
-    from gradclip_cli.model import Analysis, Finding, Run, Series, Suggestion
+    from gradclip_cli.model.finding import Analysis, Finding
+    from gradclip_cli.model.run import Run, Series
+    from gradclip_cli.model.threshold import Suggestion
     from gradclip_cli.threshold import suggest_threshold
     from gradclip_cli.watch import watch
 
@@ -50,7 +52,7 @@ def read_runs(
     """
     from pathlib import Path
 
-    from gradclip_cli.model import Run
+    from gradclip_cli.model.run import Run
     from gradclip_cli.readers import Wanted, read
 
     return [r for r in read(Path(path), Wanted(loss, grad_norm, lr, step)) if isinstance(r, Run)]
@@ -80,8 +82,16 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return import_module("gradclip_cli.watch")
-    homes = {"analyze": "analysis", "GradclipError": "errors", "suggest_threshold": "threshold"}
-    homes |= dict.fromkeys(("Analysis", "Finding", "Run", "Series", "Suggestion"), "model")
+    homes = {
+        "Analysis": "model.finding",
+        "Finding": "model.finding",
+        "GradclipError": "errors",
+        "Run": "model.run",
+        "Series": "model.run",
+        "Suggestion": "model.threshold",
+        "analyze": "analysis",
+        "suggest_threshold": "threshold",
+    }
     if name in homes:
         from importlib import import_module
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from gradclip_cli.detect import detect
-from gradclip_cli.model import LR, Analysis, Check, Recorded, Run, Severity, Status, Target, Verification
+from gradclip_cli.model.check import Check, Status, Target, Verification
+from gradclip_cli.model.finding import Analysis, Severity
+from gradclip_cli.model.recorded import Recorded
+from gradclip_cli.model.run import LR, Run
 from gradclip_cli.rules import RULES, apply_rules, verdict_of
 from gradclip_cli.rules.loop.clipped import as_clipped
 from gradclip_cli.rules.loop.notes import loop_notes

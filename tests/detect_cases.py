@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gradclip_cli.detect import detect
-from gradclip_cli.model import Detection, Series, Values
+from gradclip_cli.model.detection import Detection
+from gradclip_cli.model.run import Series, Values
 
 
 def series(name: str, values: Values, every: int = 1) -> Series:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gradclip_cli.model import TensorInfo
+from gradclip_cli.model.recorded import TensorInfo
 from gradclip_cli.runfile import RunWriter
 from tests import cases
 

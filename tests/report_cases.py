@@ -6,22 +6,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gradclip_cli.model import (
-    Analysis,
-    Baseline,
-    Detection,
-    Explosion,
-    Finding,
-    Lead,
-    NormStage,
-    Run,
-    Sampling,
-    Series,
-    Severity,
-    Skipped,
-    Spike,
-    Verdict,
-)
+from gradclip_cli.model.detection import Baseline, Detection, Explosion, Spike
+from gradclip_cli.model.finding import Analysis, Finding, Lead, Severity, Skipped, Verdict
+from gradclip_cli.model.run import NormStage, Run, Sampling, Series
 
 
 def series(name: str, values: object, *, steps: object = None, key: str | None = None, sampling: Sampling = Sampling.INSTANT) -> Series:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Damage, NormStage, Run
+from gradclip_cli.model.run import Damage, NormStage, Run
 from gradclip_cli.readers import read, steps
 from gradclip_cli.readers.assemble import assemble
 from gradclip_cli.readers.log import Column, Log, Wanted

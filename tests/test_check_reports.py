@@ -8,7 +8,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gradclip_cli.model import Check, Severity, Status, Suite
+from gradclip_cli.model.check import Check, Status, Suite
+from gradclip_cli.model.finding import Severity
 from gradclip_cli.report.check import CHECK_FORMATS, InForce, render_policy
 from gradclip_cli.report.check_text import render_check_text
 from gradclip_cli.report.github import render_github

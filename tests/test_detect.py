@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gradclip_cli.detect import align, baseline, creep, detect, early, ends_nonfinite, ordinary, recovery
-from gradclip_cli.model import Detection, Series, Values
+from gradclip_cli.model.detection import Detection
+from gradclip_cli.model.run import Series, Values
 from tests.detect_cases import decay, falling_loss, judge, raised, series, usual_norm, with_bump
 
 ROWS = np.arange(600)

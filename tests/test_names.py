@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradclip_cli.model import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, NormStage
+from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, NormStage
 from gradclip_cli.readers import names
 from gradclip_cli.readers.log import Wanted
 from gradclip_cli.readers.numbers import parse

@@ -11,21 +11,9 @@ import pytest
 
 from gradclip_cli.analysis import analyze
 from gradclip_cli.errors import UsageError
-from gradclip_cli.model import (
-    Analysis,
-    Check,
-    Finding,
-    Judgement,
-    NormStage,
-    Run,
-    Series,
-    Severity,
-    Skipped,
-    Status,
-    Suite,
-    Verdict,
-    overall,
-)
+from gradclip_cli.model.check import Check, Judgement, Status, Suite, overall
+from gradclip_cli.model.finding import Analysis, Finding, Severity, Skipped, Verdict
+from gradclip_cli.model.run import NormStage, Run, Series
 from gradclip_cli.policy import SETTINGS, Layer, Policy, find_config, in_force, judge, load_config, settle, unreadable, verified
 from gradclip_cli.rules import RULES
 from tests.conftest import make_run

@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 
 from gradclip_cli.analysis import analyze, judge_loop  # noqa: E402
 from gradclip_cli.errors import GradclipError, UsageError  # noqa: E402
-from gradclip_cli.model import Analysis, Planted  # noqa: E402
+from gradclip_cli.model.finding import Analysis  # noqa: E402
+from gradclip_cli.model.probe import Planted  # noqa: E402
 from gradclip_cli.probe.batch import IGNORED, on_device, replaced  # noqa: E402
 from gradclip_cli.probe.comparison import compare, twin  # noqa: E402
 from gradclip_cli.probe.conditions import Conditions  # noqa: E402

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import LOSS, NormStage, Sampling
+from gradclip_cli.model.run import LOSS, NormStage, Sampling
 from gradclip_cli.readers import frame
 from gradclip_cli.readers.jsonlines import READER
 from gradclip_cli.readers.log import Log, Wanted

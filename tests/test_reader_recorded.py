@@ -10,7 +10,7 @@ import pytest
 
 from gradclip_cli import analyze, read_run, read_runs
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import NormStage, Sampling
+from gradclip_cli.model.run import NormStage, Sampling
 from gradclip_cli.runfile import RunWriter
 from tests import cases, recorded_cases
 
@@ -144,7 +144,7 @@ def test_nothing_recorded(tmp_path: Path) -> None:
 
 
 def test_names_of_tensors_cannot_break_out(tmp_path: Path) -> None:
-    from gradclip_cli.model import TensorInfo
+    from gradclip_cli.model.recorded import TensorInfo
     from gradclip_cli.report import FORMATS
 
     writer = RunWriter(tmp_path / "run", {"ended": "\x1b[2J"})

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import GRAD_NORM, LOSS
+from gradclip_cli.model.run import GRAD_NORM, LOSS
 from gradclip_cli.readers import numbers
 from gradclip_cli.readers.log import Log, Wanted
 from gradclip_cli.readers.open import open_source

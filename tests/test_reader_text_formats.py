@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradclip_cli.model import GRAD_NORM, LOSS, LOSS_SCALE, LR, NormStage, Run, Sampling
+from gradclip_cli.model.run import GRAD_NORM, LOSS, LOSS_SCALE, LR, NormStage, Run, Sampling
 from gradclip_cli.readers import READERS
 from gradclip_cli.readers.assemble import assemble
 from gradclip_cli.readers.discover import choose

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import GRAD_NORM, LOSS
+from gradclip_cli.model.run import GRAD_NORM, LOSS
 from gradclip_cli.readers.log import Wanted
 from gradclip_cli.readers.text.layouts import MAX_LINE
 from gradclip_cli.readers.text.tables import header_of, row_of

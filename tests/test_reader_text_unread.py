@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Damage
+from gradclip_cli.model.run import Damage
 from gradclip_cli.readers.log import Wanted
 from tests.test_reader_text_formats import log_of
 

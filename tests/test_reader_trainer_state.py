@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import GRAD_NORM, LOSS, LR, NormStage, Sampling
+from gradclip_cli.model.run import GRAD_NORM, LOSS, LR, NormStage, Sampling
 from gradclip_cli.readers import frame
 from gradclip_cli.readers.log import Log, Wanted
 from gradclip_cli.readers.open import open_source

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import GRAD_NORM, LOSS, NormStage, Sampling
+from gradclip_cli.model.run import GRAD_NORM, LOSS, NormStage, Sampling
 from gradclip_cli.readers import wire
 from gradclip_cli.readers.log import Log, Wanted
 from gradclip_cli.readers.open import open_source

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradclip_cli.model import RankPart
+from gradclip_cli.model.recorded import RankPart
 from gradclip_cli.runfile import read_recorded
 from tests import recorded_cases
 from tests.conftest import ROOT

@@ -20,7 +20,7 @@ import torch
 from gradclip_cli.clipping.optimizer import OptimizerKind
 from gradclip_cli.clipping.replay import Request, replay
 from gradclip_cli.errors import GradclipError, UsageError
-from gradclip_cli.model import Replay
+from gradclip_cli.model.replay import Replay
 from gradclip_cli.report.replay_json import render_replay_json
 from gradclip_cli.report.replay_markdown import render_replay_markdown
 from gradclip_cli.report.replay_text import render_replay_text

@@ -24,7 +24,7 @@ from gradclip_cli.clipping import inert
 from gradclip_cli.clipping.replay import Request, replay
 from gradclip_cli.clipping.sources import Gradients, find
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import NormStage
+from gradclip_cli.model.run import NormStage
 from tests.conftest import ROOT
 from tests.replay_cases import exact_norm, gradients, write_raw, write_safetensors
 

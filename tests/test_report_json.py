@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import gradclip_cli
-from gradclip_cli.model import Lead, NormStage, Severity, Skipped, Verdict
+from gradclip_cli.model.finding import Lead, Severity, Skipped, Verdict
+from gradclip_cli.model.run import NormStage
 from gradclip_cli.report import FORMATS, render_json
 from tests import report_cases as cases
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from gradclip_cli.errors import ExitCode, GradclipError, UsageError
-from gradclip_cli.model import Analysis, Baseline, Detection, NormStage
+from gradclip_cli.model.detection import Baseline, Detection
+from gradclip_cli.model.finding import Analysis
+from gradclip_cli.model.run import NormStage
 from gradclip_cli.report import check_plot_target, plot
 from gradclip_cli.report.panel import Panel, Scale, panels
 from gradclip_cli.report.ticks import step_ticks, value_ticks

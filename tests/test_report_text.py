@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from gradclip_cli.model import Detection, NormStage, Sampling, Severity, Spike, Verdict
+from gradclip_cli.model.detection import Detection, Spike
+from gradclip_cli.model.finding import Severity, Verdict
+from gradclip_cli.model.run import NormStage, Sampling
 from gradclip_cli.report import render_text, wording
 from gradclip_cli.report.escape import ascii_only, visible
 from gradclip_cli.wording import number

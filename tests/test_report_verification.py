@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gradclip_cli.model import Check, Status, Target, Verification
+from gradclip_cli.model.check import Check, Status, Target, Verification
 from gradclip_cli.report.verification import VERIFICATION_FORMATS
 from gradclip_cli.report.verification_text import render_verification_text
 from gradclip_cli.rules import device_rule

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from gradclip_cli.analysis import analyze
-from gradclip_cli.model import Analysis, Damage, Finding, NormStage, Overflow, Rewind, Run, Severity, Verdict
+from gradclip_cli.model.finding import Analysis, Finding, Severity, Verdict
+from gradclip_cli.model.run import Damage, NormStage, Overflow, Rewind, Run
 from gradclip_cli.rules import RULES
 from tests import watched
 from tests.conftest import make_run

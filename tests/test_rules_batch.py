@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gradclip_cli import analyze, read_run
-from gradclip_cli.model import Finding
+from gradclip_cli.model.finding import Finding
 from gradclip_cli.runfile import RunWriter
 
 N, EXPLODES = 120, 80

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import RankPart, TensorInfo
+from gradclip_cli.model.recorded import RankPart, TensorInfo
 from gradclip_cli.runfile import RunWriter, files, is_recorded, read_recorded, remove_recorded
 from tests import cases, recorded_cases
 from tests.conftest import ROOT

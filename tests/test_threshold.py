@@ -10,7 +10,9 @@ import pytest
 
 import gradclip_cli
 from gradclip_cli.errors import UsageError
-from gradclip_cli.model import Method, NormStage, RankPart, Recorded, Run, Sampling, Series
+from gradclip_cli.model.recorded import RankPart, Recorded
+from gradclip_cli.model.run import NormStage, Run, Sampling, Series
+from gradclip_cli.model.threshold import Method
 from gradclip_cli.threshold import suggest_threshold
 from tests.conftest import make_run
 from tests.threshold_cases import norms

@@ -7,7 +7,9 @@ import pytest
 
 from gradclip_cli.analysis import analyze
 from gradclip_cli.errors import UsageError
-from gradclip_cli.model import Analysis, Effect, NormStage, Run
+from gradclip_cli.model.finding import Analysis
+from gradclip_cli.model.run import NormStage, Run
+from gradclip_cli.model.threshold import Effect
 from gradclip_cli.threshold import what_if
 from tests.conftest import make_run
 from tests.threshold_cases import norms

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gradclip_cli.errors import GradclipError, UsageError  # noqa: E402
-from gradclip_cli.model import Status  # noqa: E402
+from gradclip_cli.model.check import Status  # noqa: E402
 from gradclip_cli.verify import TRIALS, Battery, Options, run, select  # noqa: E402
 from tests import broken_clips as broken  # noqa: E402
 

@@ -18,7 +18,7 @@ import pytest
 
 from gradclip_cli import read_run
 from gradclip_cli.analysis import analyze, judge_loop
-from gradclip_cli.model import Run
+from gradclip_cli.model.run import Run
 from tests.record_runs import ENV, write
 
 # Watches a training twice, in runs of its own: read at every point, and as a recording is.

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gradclip_cli.analysis import analyze
-from gradclip_cli.model import Run
+from gradclip_cli.model.run import Run
 from gradclip_cli.readers import read
 from tests.record_runs import ENV, write
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradclip_cli.model import Recorded, Run
+from gradclip_cli.model.recorded import Recorded
+from gradclip_cli.model.run import Run
 
 UPDATES = 12
 MAX_NORM = 1.0

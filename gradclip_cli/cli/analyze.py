@@ -47,7 +47,7 @@ def analyze(
         from gradclip_cli.cli.output import complain, emit, tell, wants_color
         from gradclip_cli.cli.progress import reading
         from gradclip_cli.errors import ExitCode, GradclipError
-        from gradclip_cli.model import Analysis, Verdict
+        from gradclip_cli.model.finding import Analysis, Verdict
         from gradclip_cli.readers import Wanted, read
         from gradclip_cli.report import FORMATS, check_plot_target
 

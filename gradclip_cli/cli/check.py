@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from gradclip_cli.model import Analysis, Suite
+    from gradclip_cli.model.check import Suite
+    from gradclip_cli.model.finding import Analysis
     from gradclip_cli.policy import Policy
     from gradclip_cli.readers import Wanted
     from gradclip_cli.report.check import InForce
@@ -108,7 +109,7 @@ def check(
     }
     from gradclip_cli.cli.output import emit, tell, wants_color
     from gradclip_cli.errors import UsageError
-    from gradclip_cli.model import overall
+    from gradclip_cli.model.check import overall
     from gradclip_cli.report.check import CHECK_FORMATS, EXIT_STATUS, check_report_target, render_policy, report_format
 
     policy = _policy(flags, config)

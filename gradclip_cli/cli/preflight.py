@@ -19,7 +19,7 @@ from typing import IO
 from gradclip_cli.cli.output import tell
 from gradclip_cli.errors import ExitCode, UsageError
 from gradclip_cli.launch_environment import check_launch_environment
-from gradclip_cli.model import Check, Status, Suite
+from gradclip_cli.model.check import Check, Status, Suite
 from gradclip_cli.policy import Policy, command_at, verified
 from gradclip_cli.report.escape import visible
 

@@ -17,7 +17,9 @@ from gradclip_cli.cli.progress import counting
 from gradclip_cli.errors import ExitCode, GradclipError, UsageError
 
 if TYPE_CHECKING:
-    from gradclip_cli.model import Analysis, Planted, Probe, Suggestion, Twin
+    from gradclip_cli.model.finding import Analysis
+    from gradclip_cli.model.probe import Planted, Probe, Twin
+    from gradclip_cli.model.threshold import Suggestion
     from gradclip_cli.probe.conditions import Conditions
     from gradclip_cli.probe.run import Trained
     from gradclip_cli.probe.subject import Subject
@@ -114,7 +116,7 @@ def _ranks(request: Request) -> Iterator[Conditions]:
 
 
 def _probe(request: Request, conditions: Conditions, directory: Path, *, force: bool, side_by_side: bool) -> tuple[Probe, ExitCode]:
-    from gradclip_cli.model import Probe
+    from gradclip_cli.model.probe import Probe
     from gradclip_cli.probe.comparison import compare, twin
     from gradclip_cli.probe.own import own_function
     from gradclip_cli.probe.run import set_seed

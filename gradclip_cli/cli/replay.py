@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     import re
 
-    from gradclip_cli.model import Replay
+    from gradclip_cli.model.replay import Replay
 
 
 _MOST_ERRORS = 20
@@ -157,7 +157,8 @@ def _write_run(result: Replay, directory: Path, *, force: bool) -> None:
     import numpy as np
 
     from gradclip_cli.errors import GradclipError
-    from gradclip_cli.model import NormStage, TensorInfo
+    from gradclip_cli.model.recorded import TensorInfo
+    from gradclip_cli.model.run import NormStage
     from gradclip_cli.runfile import RunWriter, remove_recorded
 
     if result.partial:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from gradclip_cli.model import Run
+    from gradclip_cli.model.run import Run
     from gradclip_cli.readers import Wanted
 
 

@@ -12,7 +12,7 @@ import typer
 from gradclip_cli.cli.record import named_path
 
 if TYPE_CHECKING:
-    from gradclip_cli.model import Verification
+    from gradclip_cli.model.check import Verification
     from gradclip_cli.verify import Battery, Options
 
 _MAX_NORM = 1.0
@@ -168,7 +168,7 @@ def _speaks() -> bool:
 
 def _verification(battery: Battery) -> Verification:
     """What reports are made of: each failure is a finding of the rule it stands for."""
-    from gradclip_cli.model import Check, Status, Suite, Target, Verification
+    from gradclip_cli.model.check import Check, Status, Suite, Target, Verification
     from gradclip_cli.rules import device_rule
 
     checks = tuple(
@@ -187,7 +187,7 @@ def _verification(battery: Battery) -> Verification:
 def _report(verification: Verification, format: str, no_color: bool) -> int:
     from gradclip_cli.cli.output import emit, wants_color
     from gradclip_cli.errors import ExitCode
-    from gradclip_cli.model import Judgement
+    from gradclip_cli.model.check import Judgement
     from gradclip_cli.report.verification import VERIFICATION_FORMATS
 
     if _speaks():

@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gradclip_cli.launch_environment import launched_local_rank, launched_rank
-from gradclip_cli.model import Run, Verification
+from gradclip_cli.model.check import Verification
+from gradclip_cli.model.run import Run
 
 DEFAULT_UPDATES = 100
 # How long the rank that judges waits for the others once its own script is over.

@@ -9,7 +9,9 @@ import numpy as np
 
 from gradclip_cli.clipping.sources import StoredStep
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Finding, NonfiniteTensor, NormStage, ReplayStep, Severity
+from gradclip_cli.model.finding import Finding, Severity
+from gradclip_cli.model.replay import NonfiniteTensor, ReplayStep
+from gradclip_cli.model.run import NormStage
 from gradclip_cli.wording import count, number
 
 # As GC203 for logs: a clipped norm is max_norm * G / (G + 1e-6), from a norm that float32 held.

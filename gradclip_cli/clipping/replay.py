@@ -20,7 +20,8 @@ from gradclip_cli.clipping.ranks import Ranks
 from gradclip_cli.clipping.reference import coefficient
 from gradclip_cli.clipping.sources import Gradients, StoredStep, find
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Alternative, Clip, NonfiniteTensor, NormStage, OptimizerReplay, Replay, ReplayStep, TensorShare
+from gradclip_cli.model.replay import Alternative, Clip, NonfiniteTensor, OptimizerReplay, Replay, ReplayStep, TensorShare
+from gradclip_cli.model.run import NormStage
 from gradclip_cli.wording import count
 
 _MOST_TOP_TENSORS = 10

@@ -16,7 +16,7 @@ from gradclip_cli.clipping.norms import MOST_P
 from gradclip_cli.clipping.recorded import GRADIENTS, RUN_HEADER, holds_shards
 from gradclip_cli.clipping.store import Stored, StoredTensor, damaged, open_regular
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import NormStage
+from gradclip_cli.model.run import NormStage
 from gradclip_cli.wording import count
 
 _SAFETENSORS, _TORCH = ".safetensors", (".pt", ".pth", ".bin", ".ckpt")

@@ -13,7 +13,8 @@ import numpy as np
 from gradclip_cli.detect import align, collapse, early, explosions, growth, spikes
 from gradclip_cli.detect.baseline import LARGEST_LOG, Index, outside, stretches
 from gradclip_cli.detect.event import Event
-from gradclip_cli.model import Baseline, Detection, Explosion, Growth, Series, Spike, Steps, Values
+from gradclip_cli.model.detection import Baseline, Detection, Explosion, Growth, Spike
+from gradclip_cli.model.run import Series, Steps, Values
 
 LARGEST = 1e150
 """Losses beyond this are taken as this, so that their differences and products stay finite."""

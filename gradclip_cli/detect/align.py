@@ -6,7 +6,7 @@ import bottleneck as bn
 import numpy as np
 
 from gradclip_cli.detect.baseline import Index, Mask, outside
-from gradclip_cli.model import Steps, Values
+from gradclip_cli.model.run import Steps, Values
 
 LR_ROWS, LR_RATIO = 50, 1.5
 """A learning rate that rose by this factor within so many rows: the loss may rise with it."""

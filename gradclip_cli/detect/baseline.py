@@ -13,7 +13,7 @@ import bottleneck as bn
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 Mask = npt.NDArray[np.bool_]
 Index = npt.NDArray[np.intp]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradclip_cli.detect.baseline import LEVEL_ROWS, LEVEL_ROWS_SHORT, moving_median, stretches
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 ZERO_ROWS = 10
 """So many zeros in a row: some trainers write single ones for nan."""

@@ -7,7 +7,7 @@ import numpy as np
 from gradclip_cli.detect.baseline import SIGMA_PER_MAD
 from gradclip_cli.detect.event import Event
 from gradclip_cli.detect.rises import is_positive
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 BLOCKS, BLOCK_LEAST, BLOCK_MOST = 20, 10, 50
 """The loss is looked at in block medians: twenty of them, or more of fifty rows each."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from gradclip_cli.detect.baseline import MIN_HISTORY, SIGMA_PER_MAD
 from gradclip_cli.detect.recovery import forward_median
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 LEAST_BEFORE = 2
 """Rows before the leap: with fewer, nobody knows where the series starts."""

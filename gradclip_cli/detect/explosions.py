@@ -8,7 +8,7 @@ import numpy as np
 
 from gradclip_cli.detect import early, ordinary
 from gradclip_cli.detect.baseline import LARGEST_LOG, Index, Mask, Usual, highest, moving_median, outside, stretches, usual, usual_without
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 RATIO = 10.0
 """Times the usual norm ..."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradclip_cli.detect.baseline import LARGEST_LOG, Index, Mask, moving_max
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 FACTOR = 3.0
 """Times the level where the rise began ..."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradclip_cli.detect.baseline import Index, Mask, outside
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 NEAR_ROWS = 200
 """Rows on either side of an event whose residuals tell how far the noise reaches."""

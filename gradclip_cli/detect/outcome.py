@@ -9,7 +9,7 @@ from gradclip_cli.detect.early import LEAST_BEFORE
 from gradclip_cli.detect.event import Event
 from gradclip_cli.detect.recovery import BACK_RISE
 from gradclip_cli.detect.rises import RISE
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 SEE_ROWS, SEE_ROWS_LEAST, SEE_SHARE = 30, 12, 0.2
 """Rows after the onset that it takes to say that the loss does not come back: in short logs a fifth of all rows will do."""

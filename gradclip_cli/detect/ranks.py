@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gradclip_cli.model import Shards, shards_of
+from gradclip_cli.model.recorded import Shards, shards_of
 
 Event = Mapping[str, Any]
 Key = tuple[str, int, int | None, int]

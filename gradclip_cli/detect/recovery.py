@@ -6,7 +6,7 @@ import bottleneck as bn
 import numpy as np
 
 from gradclip_cli.detect.baseline import Index, Mask
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 BACK_ROWS, BACK_ROWS_LEAST = 9, 3
 """Rows whose median must be back, so that one lucky row ends no spike; fewer at the end of the log."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradclip_cli.detect.baseline import LEVEL_ROWS, MIN_HISTORY, Mask, Usual, moving_max
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 RISE = 0.12
 """Of the level: less is no spike, however quiet the loss."""

@@ -10,7 +10,7 @@ from gradclip_cli.detect import creep, early, ordinary, outcome, recovery, untra
 from gradclip_cli.detect.baseline import MIN_HISTORY, Index, Mask, Usual, highest, moving_max, outside, stretches, usual, usual_without
 from gradclip_cli.detect.event import Event
 from gradclip_cli.detect.rises import Rise, alarms, rises
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 GAP = 4
 """Alarms up to so many rows apart are one event."""

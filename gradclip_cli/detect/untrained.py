@@ -7,7 +7,7 @@ import numpy as np
 from gradclip_cli.detect.baseline import SIGMA_PER_MAD
 from gradclip_cli.detect.event import Event
 from gradclip_cli.detect.rises import is_positive
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 LEAST_ROWS = 40
 START_ROWS, START_AGREE = 3, 1.5

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradclip_cli.model import GRAD_NORM, LOSS, Analysis, Check, NormStage, Series, Status, Values, Verdict
+from gradclip_cli.model.check import Check, Status
+from gradclip_cli.model.finding import Analysis, Verdict
+from gradclip_cli.model.run import GRAD_NORM, LOSS, NormStage, Series, Values
 from gradclip_cli.policy.policy import Policy
 from gradclip_cli.wording import span
 

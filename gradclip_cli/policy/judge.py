@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradclip_cli.model import Analysis, Check, Finding, Severity, Status, Suite
+from gradclip_cli.model.check import Check, Status, Suite
+from gradclip_cli.model.finding import Analysis, Finding, Severity
 from gradclip_cli.policy.drift import drift
 from gradclip_cli.policy.limits import limits
 from gradclip_cli.policy.policy import Known, Policy

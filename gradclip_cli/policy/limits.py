@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradclip_cli.model import CLIP_COEF, GRAD_NORM, LOSS, Analysis, Check, NormStage, Run, Series, Status, Verdict
+from gradclip_cli.model.check import Check, Status
+from gradclip_cli.model.finding import Analysis, Verdict
+from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, NormStage, Run, Series
 from gradclip_cli.policy.policy import Known, Policy
 from gradclip_cli.wording import count
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from gradclip_cli.model import GRAD_NORM, LOSS, Severity
+from gradclip_cli.model.finding import Severity
+from gradclip_cli.model.run import GRAD_NORM, LOSS
 
 _ORDER = list(Severity)
 

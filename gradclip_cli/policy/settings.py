@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gradclip_cli.errors import UsageError
-from gradclip_cli.model import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, Severity
+from gradclip_cli.model.finding import Severity
+from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR
 from gradclip_cli.policy.config import Layer
 from gradclip_cli.policy.policy import Known, Policy, matches
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradclip_cli.model import Check, Severity, Status, Suite
+from gradclip_cli.model.check import Check, Status, Suite
+from gradclip_cli.model.finding import Severity
 from gradclip_cli.policy.judge import strict
 from gradclip_cli.policy.policy import Policy
 

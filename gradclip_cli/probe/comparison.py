@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import LOSS, Analysis, Planted, Sighting, Twin, Verdict
+from gradclip_cli.model.finding import Analysis, Verdict
+from gradclip_cli.model.probe import Planted, Sighting, Twin
+from gradclip_cli.model.run import LOSS
 from gradclip_cli.probe.run import Trained
 from gradclip_cli.probe.training import MAX_DROPPED
 from gradclip_cli.wording import count, number, times

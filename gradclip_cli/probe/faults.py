@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradclip_cli.errors import GradclipError, UsageError
-from gradclip_cli.model import Planted
+from gradclip_cli.model.probe import Planted
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gradclip_cli.model import Planted
+from gradclip_cli.model.probe import Planted
 from gradclip_cli.probe.conditions import Conditions
 from gradclip_cli.probe.subject import Subject
 from gradclip_cli.probe.training import Update, prepared, train

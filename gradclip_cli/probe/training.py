@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Planted
+from gradclip_cli.model.probe import Planted
 from gradclip_cli.probe import batch as batches
 from gradclip_cli.probe.conditions import Conditions
 from gradclip_cli.probe.faults import KINDS, Kind

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import GRAD_NORM, LOSS, Run
+from gradclip_cli.model.run import GRAD_NORM, LOSS, Run
 from gradclip_cli.readers import csv, golden_values, jsonlines, mlflow, parquet, recorded, tensorboard, text, trainer_state, wandb
 from gradclip_cli.readers.assemble import assemble
 from gradclip_cli.readers.discover import Unit, units

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import GRAD_NORM, LOSS, Run
+from gradclip_cli.model.run import GRAD_NORM, LOSS, Run
 from gradclip_cli.readers import attempts, axis, keys
 from gradclip_cli.readers.log import Log, Wanted
 

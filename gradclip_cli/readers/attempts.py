@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gradclip_cli.model import GRAD_NORM, LOSS, LR, Damage, NormStage, Rewind, Run, Sampling, Series
+from gradclip_cli.model.run import GRAD_NORM, LOSS, LR, Damage, NormStage, Rewind, Run, Sampling, Series
 from gradclip_cli.readers import names, steps
 from gradclip_cli.readers.axis import Points
 from gradclip_cli.readers.log import Log

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Steps, Values
+from gradclip_cli.model.run import Steps, Values
 from gradclip_cli.readers import keys, names, steps
 from gradclip_cli.readers.log import Column, Log, Wanted
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Damage
+from gradclip_cli.model.run import Damage
 from gradclip_cli.readers import frame, names, numbers
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 from gradclip_cli.readers.open import HEAD_BYTES

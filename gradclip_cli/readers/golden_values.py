@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Damage
+from gradclip_cli.model.run import Damage
 from gradclip_cli.readers import names, numbers
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 

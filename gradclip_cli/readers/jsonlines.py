@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import GRAD_NORM, LOSS, LR, Damage, NormStage, Sampling
+from gradclip_cli.model.run import GRAD_NORM, LOSS, LR, Damage, NormStage, Sampling
 from gradclip_cli.readers import frame, names
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 from gradclip_cli.readers.open import HEAD_BYTES

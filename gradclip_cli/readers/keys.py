@@ -9,7 +9,7 @@ from pathlib import PurePath
 import numpy as np
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, TENSOR_PREFIX
+from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, TENSOR_PREFIX
 from gradclip_cli.readers import names
 from gradclip_cli.readers.log import Log, Wanted
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import Damage, NormStage, Overflow, Recorded, Sampling
+from gradclip_cli.model.recorded import Recorded
+from gradclip_cli.model.run import Damage, NormStage, Overflow, Sampling
 
 
 @dataclass(frozen=True, eq=False, slots=True)

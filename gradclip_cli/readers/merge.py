@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradclip_cli.model import Damage, Overflow
+from gradclip_cli.model.run import Damage, Overflow
 from gradclip_cli.readers.keys import listed
 from gradclip_cli.readers.log import Column, Log
 

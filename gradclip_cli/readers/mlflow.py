@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Damage
+from gradclip_cli.model.run import Damage
 from gradclip_cli.readers import numbers
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 from gradclip_cli.readers.open import HEAD_BYTES

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 
-from gradclip_cli.model import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, NormStage
+from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, NormStage
 from gradclip_cli.readers.log import Wanted
 
 _SEPARATORS = re.compile(r"[\s\-./:_|@]+")

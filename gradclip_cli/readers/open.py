@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Damage
+from gradclip_cli.model.run import Damage
 from gradclip_cli.readers.log import Source
 
 HEAD_BYTES = 1 << 16

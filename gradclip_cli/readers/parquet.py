@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Damage
+from gradclip_cli.model.run import Damage
 from gradclip_cli.readers import frame, names
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 from gradclip_cli.readers.records import evaluation_notes, marks_evaluation, without_rows

@@ -8,20 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import (
-    CLIP_COEF,
-    GRAD_NORM,
-    LOSS,
-    LOSS_SCALE,
-    LR,
-    TENSOR_PREFIX,
-    NormStage,
-    Overflow,
-    RankPart,
-    Sampling,
-    Steps,
-    Values,
-)
+from gradclip_cli.model.recorded import RankPart
+from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, TENSOR_PREFIX, NormStage, Overflow, Sampling, Steps, Values
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 from gradclip_cli.readers.shards import whole
 from gradclip_cli.runfile import read_recorded

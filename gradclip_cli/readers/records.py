@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import Damage
+from gradclip_cli.model.run import Damage
 from gradclip_cli.readers import frame, names, numbers
 from gradclip_cli.readers.log import Column, Wanted
 from gradclip_cli.readers.unread import Texts, account

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import RankPart, Recorded, Shards, shards_of
+from gradclip_cli.model.recorded import RankPart, Recorded, Shards, shards_of
 
 _Squares = npt.NDArray[np.float64]
 # Ranks that tell one norm from before a clip within this have computed it together.

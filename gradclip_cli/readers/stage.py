@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 _MIN_POINTS = 20
 _MIN_FRACTION = 0.03

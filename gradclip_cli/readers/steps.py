@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradclip_cli.model import Steps, Values
+from gradclip_cli.model.run import Steps, Values
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Damage
+from gradclip_cli.model.run import Damage
 from gradclip_cli.readers.log import Log, Reader, Source, Wanted
 from gradclip_cli.readers.tfevents import crc32c
 from gradclip_cli.readers.tfevents.framing import Framing, Gap

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import GRAD_NORM, LOSS, LR, Damage, NormStage, Sampling
+from gradclip_cli.model.run import GRAD_NORM, LOSS, LR, Damage, NormStage, Sampling
 from gradclip_cli.readers import frame
 from gradclip_cli.readers.jsonlines import values_in, window_of
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted

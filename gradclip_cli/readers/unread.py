@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import GRAD_NORM, LOSS, Damage
+from gradclip_cli.model.run import GRAD_NORM, LOSS, Damage
 from gradclip_cli.readers import names, numbers
 from gradclip_cli.readers.log import Column, Wanted
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import GRAD_NORM, LOSS, LR, Damage, NormStage, Sampling
+from gradclip_cli.model.run import GRAD_NORM, LOSS, LR, Damage, NormStage, Sampling
 from gradclip_cli.readers import names, wire
 from gradclip_cli.readers.log import Log, Reader, Source, Wanted
 from gradclip_cli.readers.records import Records

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from gradclip_cli.model import Analysis
+from gradclip_cli.model.finding import Analysis
 from gradclip_cli.report.canvas import check_plot_target
 from gradclip_cli.report.json import render_json
 from gradclip_cli.report.markdown import render_markdown

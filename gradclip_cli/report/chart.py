@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import Analysis, Run
+from gradclip_cli.model.finding import Analysis
+from gradclip_cli.model.run import Run
 from gradclip_cli.report.decimate import Floats, line, since
 from gradclip_cli.report.escape import visible
 from gradclip_cli.report.panel import Panel, panels, step_range

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gradclip_cli.errors import UsageError
-from gradclip_cli.model import Suite
+from gradclip_cli.model.check import Suite
 from gradclip_cli.report.check_json import render_check_json, render_policy_json
 from gradclip_cli.report.check_markdown import render_check_markdown
 from gradclip_cli.report.check_text import render_check_text, render_policy_text

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gradclip_cli.model import Check, Suite, overall
+from gradclip_cli.model.check import Check, Suite, overall
 from gradclip_cli.report.check_wording import EXIT_STATUS, InForce
 from gradclip_cli.report.json import json_number, json_text
 

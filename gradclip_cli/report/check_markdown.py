@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradclip_cli.model import Suite
+from gradclip_cli.model.check import Suite
 from gradclip_cli.report import check_wording as wording
 from gradclip_cli.report.escape import markdown, markdown_code
 from gradclip_cli.report.markdown import table

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gradclip_cli.model import Suite, overall
+from gradclip_cli.model.check import Suite, overall
 from gradclip_cli.report import check_wording as wording
 from gradclip_cli.report.escape import visible
 from gradclip_cli.report.page import Page, grid

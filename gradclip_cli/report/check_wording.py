@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradclip_cli.model import Check, Judgement, Severity, Status, Suite, overall
+from gradclip_cli.model.check import Check, Judgement, Status, Suite, overall
+from gradclip_cli.model.finding import Severity
 from gradclip_cli.wording import NUMBERED, count, cut, id_ranges
 
 EXIT_STATUS = {Judgement.PASS: 0, Judgement.FAIL: 1, Judgement.CANNOT_JUDGE: 3}

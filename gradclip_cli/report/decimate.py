@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import Steps, Values
+from gradclip_cli.model.run import Steps, Values
 
 Floats = npt.NDArray[np.float64]
 

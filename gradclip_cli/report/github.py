@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradclip_cli.model import Check, Severity, Status, Suite, overall
+from gradclip_cli.model.check import Check, Status, Suite, overall
+from gradclip_cli.model.finding import Severity
 from gradclip_cli.report.check_wording import notes, rows
 from gradclip_cli.report.escape import visible
 

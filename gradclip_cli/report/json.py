@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gradclip_cli.model import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, Analysis, Finding, Run, Series
+from gradclip_cli.model.finding import Analysis, Finding
+from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, Run, Series
 
 SCHEMA = "gradclip.analysis/1"
 _PERCENTILES = (50, 90, 95, 99)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
-from gradclip_cli.model import Check, Status, Suite
+from gradclip_cli.model.check import Check, Status, Suite
 from gradclip_cli.report.escape import visible
 
 

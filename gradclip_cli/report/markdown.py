@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gradclip_cli.model import Analysis
+from gradclip_cli.model.finding import Analysis
 from gradclip_cli.report import wording
 from gradclip_cli.report.chart import chart
 from gradclip_cli.report.escape import markdown, markdown_code

@@ -7,7 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from gradclip_cli.model import Analysis, Baseline, NormStage, Run, Series
+from gradclip_cli.model.detection import Baseline
+from gradclip_cli.model.finding import Analysis
+from gradclip_cli.model.run import NormStage, Run, Series
 from gradclip_cli.report import wording
 from gradclip_cli.report.decimate import Floats
 from gradclip_cli.wording import count, number, times

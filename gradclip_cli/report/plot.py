@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradclip_cli.model import Analysis, Verdict
+from gradclip_cli.model.finding import Analysis, Verdict
 from gradclip_cli.report import wording
 from gradclip_cli.report.canvas import ALARM, ALARM_TEXT, DPI, GRID, QUIET, SERIES, TEXT, USUAL, Place, write_picture
 from gradclip_cli.report.decimate import Floats, line, since

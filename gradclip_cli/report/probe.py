@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from gradclip_cli.model import Probe
+from gradclip_cli.model.probe import Probe
 from gradclip_cli.report.probe_json import render_probe_json
 from gradclip_cli.report.probe_markdown import render_probe_markdown
 from gradclip_cli.report.probe_text import render_probe_text

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from gradclip_cli.model import Planted, Probe, Twin
+from gradclip_cli.model.probe import Planted, Probe, Twin
 from gradclip_cli.report.json import json_finding, json_number, json_text
 
 SCHEMA = "gradclip.probe/1"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradclip_cli.model import Probe
+from gradclip_cli.model.probe import Probe
 from gradclip_cli.report import probe_wording as wording
 from gradclip_cli.report.escape import markdown, markdown_code
 from gradclip_cli.report.markdown import table

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradclip_cli.model import Probe, Steps, Twin, Values
+from gradclip_cli.model.probe import Probe, Twin
+from gradclip_cli.model.run import Steps, Values
 from gradclip_cli.report import probe_wording as wording
 from gradclip_cli.report.canvas import ALARM, GRID, QUIET, SERIES, USUAL, Place, write_picture
 from gradclip_cli.report.decimate import line, since

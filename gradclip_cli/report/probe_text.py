@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gradclip_cli.model import Probe, Verdict
+from gradclip_cli.model.finding import Verdict
+from gradclip_cli.model.probe import Probe
 from gradclip_cli.report import probe_wording as wording
 from gradclip_cli.report.chart import chart
 from gradclip_cli.report.escape import visible

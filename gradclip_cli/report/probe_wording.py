@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 
-from gradclip_cli.model import Probe, Twin, Verdict
+from gradclip_cli.model.finding import Verdict
+from gradclip_cli.model.probe import Probe, Twin
 from gradclip_cli.wording import count, number
 
 HEADER = ("max_norm", "outcome", "final loss", "worst update", "clipped", "ms/step")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from gradclip_cli.model import Replay
+from gradclip_cli.model.replay import Replay
 from gradclip_cli.report.replay_json import render_replay_json
 from gradclip_cli.report.replay_markdown import render_replay_markdown
 from gradclip_cli.report.replay_text import render_replay_text

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradclip_cli.model import Alternative, Clip, NonfiniteTensor, Replay, ReplayStep
+from gradclip_cli.model.replay import Alternative, Clip, NonfiniteTensor, Replay, ReplayStep
 from gradclip_cli.report.json import json_finding, json_number, json_text
 
 SCHEMA = "gradclip.replay/1"

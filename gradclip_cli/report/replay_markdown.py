@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradclip_cli.model import Replay
+from gradclip_cli.model.replay import Replay
 from gradclip_cli.report import replay_wording
 from gradclip_cli.report.escape import markdown, markdown_code
 from gradclip_cli.report.markdown import table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradclip_cli.model import Replay, ReplayStep
+from gradclip_cli.model.replay import Replay, ReplayStep
 from gradclip_cli.report import replay_wording
 from gradclip_cli.report.canvas import ALARM, GRID, QUIET, SERIES, TEXT, USUAL, Place, write_picture
 from gradclip_cli.report.decimate import Floats, line, since

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gradclip_cli.model import Replay, Severity
+from gradclip_cli.model.finding import Severity
+from gradclip_cli.model.replay import Replay
 from gradclip_cli.report import replay_wording
 from gradclip_cli.report.escape import visible
 from gradclip_cli.report.page import Page, grid, heading

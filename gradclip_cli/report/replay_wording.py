@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradclip_cli.model import Finding, NormStage, Replay, ReplayStep
+from gradclip_cli.model.finding import Finding
+from gradclip_cli.model.replay import Replay, ReplayStep
+from gradclip_cli.model.run import NormStage
 from gradclip_cli.wording import count, number, span
 
 # A report for people: what is longer is in the JSON.

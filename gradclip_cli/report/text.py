@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gradclip_cli.model import Analysis, Severity, Verdict
+from gradclip_cli.model.finding import Analysis, Severity, Verdict
 from gradclip_cli.report import wording
 from gradclip_cli.report.chart import chart
 from gradclip_cli.report.escape import visible

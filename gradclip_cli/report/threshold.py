@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from gradclip_cli.model import Suggestion
+from gradclip_cli.model.threshold import Suggestion
 from gradclip_cli.report.snippet import pasted
 from gradclip_cli.report.threshold_json import render_threshold_json
 from gradclip_cli.report.threshold_markdown import render_threshold_markdown

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradclip_cli.model import AdaptiveSeries, Candidate, Phase, Suggestion
+from gradclip_cli.model.threshold import AdaptiveSeries, Candidate, Phase, Suggestion
 from gradclip_cli.report.json import json_number, json_text
 
 SCHEMA = "gradclip.threshold/1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gradclip_cli.model import Suggestion
+from gradclip_cli.model.threshold import Suggestion
 from gradclip_cli.report import threshold_wording as wording
 from gradclip_cli.report.escape import markdown, markdown_code
 from gradclip_cli.report.markdown import table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradclip_cli.model import Candidate, Suggestion
+from gradclip_cli.model.threshold import Candidate, Suggestion
 from gradclip_cli.report import threshold_wording as wording
 from gradclip_cli.report.canvas import ALARM, GRID, QUIET, SERIES, TEXT, USUAL, Place, write_picture
 from gradclip_cli.report.decimate import Floats, line, since

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gradclip_cli.model import Suggestion
+from gradclip_cli.model.threshold import Suggestion
 from gradclip_cli.report import threshold_wording as wording
 from gradclip_cli.report.escape import visible
 from gradclip_cli.report.page import Page, grid, heading

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradclip_cli.model import Candidate, Method, Phase, Suggestion
+from gradclip_cli.model.threshold import Candidate, Method, Phase, Suggestion
 from gradclip_cli.report.snippet import pasted
 from gradclip_cli.wording import count, cut, number, share, span
 

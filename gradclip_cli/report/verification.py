@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from gradclip_cli.model import Verification
+from gradclip_cli.model.check import Verification
 from gradclip_cli.report.github import render_github
 from gradclip_cli.report.junit import render_junit
 from gradclip_cli.report.verification_json import render_verification_json

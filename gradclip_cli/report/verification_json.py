@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gradclip_cli.model import Check, Verification
+from gradclip_cli.model.check import Check, Verification
 from gradclip_cli.report.json import json_finding, json_number, json_text
 
 SCHEMA = "gradclip.verify/1"

@@ -6,7 +6,7 @@ import io
 import shutil
 import sys
 
-from gradclip_cli.model import Verification
+from gradclip_cli.model.check import Verification
 from gradclip_cli.report import verification_wording as wording
 from gradclip_cli.report.escape import ascii_only, visible
 

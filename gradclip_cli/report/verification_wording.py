@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gradclip_cli.model import Check, Finding, Judgement, Suite, Verification
+from gradclip_cli.model.check import Check, Judgement, Suite, Verification
+from gradclip_cli.model.finding import Finding
 from gradclip_cli.report.check_wording import EXIT_STATUS, TITLE, Row, tally, word
 from gradclip_cli.wording import count, id_ranges
 

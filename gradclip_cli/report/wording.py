@@ -9,25 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradclip_cli.model import (
-    CLIP_COEF,
-    GRAD_NORM,
-    LOSS,
-    LOSS_SCALE,
-    LR,
-    TENSOR_PREFIX,
-    Analysis,
-    Finding,
-    NormStage,
-    Run,
-    Sampling,
-    Series,
-    Severity,
-    Skipped,
-    Steps,
-    Verdict,
-    WhatIf,
-)
+from gradclip_cli.model.finding import Analysis, Finding, Severity, Skipped, Verdict
+from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, TENSOR_PREFIX, NormStage, Run, Sampling, Series, Steps
+from gradclip_cli.model.threshold import WhatIf
 from gradclip_cli.wording import count, cut, id_ranges, number, span, times
 
 _STAGE = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradclip_cli.model import RankPart, Run, Values
+from gradclip_cli.model.recorded import RankPart
+from gradclip_cli.model.run import Run, Values
 from gradclip_cli.wording import number, share
 
 # Longer than usual by so much, and ignored labels beyond the usual by so much of all, are worth telling.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import cleandoc
 
-from gradclip_cli.model import Finding, Severity
+from gradclip_cli.model.finding import Finding, Severity
 
 
 @dataclass(frozen=True, slots=True)

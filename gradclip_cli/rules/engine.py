@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradclip_cli.model import GRAD_NORM, LOSS, Detection, Finding, Hit, Run, Severity, Skipped, Verdict
+from gradclip_cli.model.detection import Detection
+from gradclip_cli.model.finding import Finding, Hit, Severity, Skipped, Verdict
+from gradclip_cli.model.run import GRAD_NORM, LOSS, Run
 from gradclip_cli.rules.table import RULES, Rule
 from gradclip_cli.rules.wording import Unjudged
 

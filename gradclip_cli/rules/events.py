@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradclip_cli.model import LOSS_SCALE, TENSOR_PREFIX, Detection, Hit, Lead, Run, Series, Severity, Spike
+from gradclip_cli.model.detection import Detection, Spike
+from gradclip_cli.model.finding import Hit, Lead, Severity
+from gradclip_cli.model.run import LOSS_SCALE, TENSOR_PREFIX, Run, Series
 from gradclip_cli.rules.batch import batch_of
 from gradclip_cli.rules.wording import Unjudged, count, number, place, times, unit
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gradclip_cli.detect import detect
-from gradclip_cli.model import GRAD_NORM, LOSS, LR, Detection, Hit, NormStage, Rewind, Run, Sampling, Series, Severity
+from gradclip_cli.model.detection import Detection
+from gradclip_cli.model.finding import Hit, Severity
+from gradclip_cli.model.run import GRAD_NORM, LOSS, LR, NormStage, Rewind, Run, Sampling, Series
 from gradclip_cli.rules.wording import Unjudged, count, number, place, unit
 
 MIN_ROWS = 30

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gradclip_cli.model import GRAD_NORM, LOSS, Detection, Hit, Run, Severity
+from gradclip_cli.model.detection import Detection
+from gradclip_cli.model.finding import Hit, Severity
+from gradclip_cli.model.run import GRAD_NORM, LOSS, Run
 from gradclip_cli.rules import events, evidence, threshold
 from gradclip_cli.rules.loop import bound, coverage, order
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradclip_cli.model import Detection, Hit, NormStage, Run, Severity, Values
+from gradclip_cli.model.detection import Detection
+from gradclip_cli.model.finding import Hit, Severity
+from gradclip_cli.model.run import NormStage, Run, Values
 from gradclip_cli.rules.wording import Unjudged, count, number, times
 
 _ALWAYS_FRACTION = 0.9

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradclip_cli.model import Run
+from gradclip_cli.model.run import Run
 from gradclip_cli.wording import count, number, span, times
 
 __all__ = ["Unjudged", "count", "number", "place", "times", "unit"]

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Damage, RankPart, Recorded, Steps, TensorInfo, Values
+from gradclip_cli.model.recorded import RankPart, Recorded, TensorInfo
+from gradclip_cli.model.run import Damage, Steps, Values
 from gradclip_cli.runfile import blocks, files, strict_json
 from gradclip_cli.runfile.layout import (
     GRADIENTS,

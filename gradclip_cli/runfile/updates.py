@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import Steps, TensorInfo, Values
+from gradclip_cli.model.recorded import TensorInfo
+from gradclip_cli.model.run import Steps, Values
 from gradclip_cli.runfile import strict_json
 
 _COUNTS = struct.Struct("<IHI")

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from gradclip_cli import __version__
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import Steps, TensorInfo, Values
+from gradclip_cli.model.recorded import TensorInfo
+from gradclip_cli.model.run import Steps, Values
 from gradclip_cli.runfile import blocks, files, strict_json, tensorboard
 from gradclip_cli.runfile.layout import (
     EVENTS,

@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from gradclip_cli.model import AdaptiveSeries, Steps, Values
+from gradclip_cli.model.run import Steps, Values
+from gradclip_cli.model.threshold import AdaptiveSeries
 
 ALPHA, Z_THRESH, WARMUP_STEPS, EPS = 0.97, 2.5, 25, 1e-6
 """Defaults of ZClip."""

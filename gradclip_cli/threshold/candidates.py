@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradclip_cli.model import Candidate, Values
+from gradclip_cli.model.run import Values
+from gradclip_cli.model.threshold import Candidate
 
 EPS = 1e-6
 """Of `torch.nn.utils.clip_grad_norm_`."""

@@ -9,7 +9,9 @@ import numpy as np
 from gradclip_cli.detect import align, detect
 from gradclip_cli.detect.baseline import Mask, outside
 from gradclip_cli.detect.explosions import RATIO
-from gradclip_cli.model import LR, Detection, Excluded, NormStage, Run, Sampling, Series, Steps, Values
+from gradclip_cli.model.detection import Detection
+from gradclip_cli.model.run import LR, NormStage, Run, Sampling, Series, Steps, Values
+from gradclip_cli.model.threshold import Excluded
 from gradclip_cli.threshold.warmup import Warmup, warmup
 
 AT_BOUND = 1e-3

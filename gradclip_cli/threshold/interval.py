@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 Z = 1.959964
 """Standard normal quantile of a two-sided 95 % interval."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gradclip_cli.model import AdaptiveSeries, Method, NormStage, Phase, Suggestion
+from gradclip_cli.model.run import NormStage
+from gradclip_cli.model.threshold import AdaptiveSeries, Method, Phase, Suggestion
 from gradclip_cli.threshold.evidence import Evidence
 from gradclip_cli.threshold.phases import STRONG_DRIFT
 from gradclip_cli.threshold.wording import ordinal, place

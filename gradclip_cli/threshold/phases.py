@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradclip_cli.model import AdaptiveSeries, Phase, Steps, Values
+from gradclip_cli.model.run import Steps, Values
+from gradclip_cli.model.threshold import AdaptiveSeries, Phase
 from gradclip_cli.threshold.candidates import percentile
 from gradclip_cli.threshold.evidence import Evidence
 

@@ -8,7 +8,8 @@ from dataclasses import fields, replace
 import numpy as np
 
 from gradclip_cli.errors import UsageError
-from gradclip_cli.model import Candidate, Excluded, Method, Run, Steps, Suggestion, Values
+from gradclip_cli.model.run import Run, Steps, Values
+from gradclip_cli.model.threshold import Candidate, Excluded, Method, Suggestion
 from gradclip_cli.threshold.adaptive import autoclip, zclip
 from gradclip_cli.threshold.candidates import PERCENTILES, candidates, percentile
 from gradclip_cli.threshold.evidence import AT_BOUND, Evidence, evidence

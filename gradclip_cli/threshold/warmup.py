@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradclip_cli.detect.baseline import SIGMA_PER_MAD, moving_median
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 
 LEAST_ROWS = 30
 """With fewer rows nobody can tell a start from the rest."""

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from gradclip_cli.errors import UsageError
-from gradclip_cli.model import Analysis, Effect, Finding, NormStage, Run, Values, WhatIf
+from gradclip_cli.model.finding import Analysis, Finding
+from gradclip_cli.model.run import NormStage, Run, Values
+from gradclip_cli.model.threshold import Effect, WhatIf
 from gradclip_cli.threshold.candidates import coefficient
 from gradclip_cli.wording import count, number, share
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gradclip_cli.model import Run, Series
+from gradclip_cli.model.run import Run, Series
 
 
 def window(run: Run, first: int | None, last: int | None) -> Run:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gradclip_cli.model import Status
+from gradclip_cli.model.check import Status
 from gradclip_cli.verify.bench import Bench
 from gradclip_cli.verify.clip import ClipRaised
 from gradclip_cli.verify.outcome import Outcome, Unjudged, first_line

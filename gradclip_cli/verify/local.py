@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from gradclip_cli.model import Status
+from gradclip_cli.model.check import Status
 from gradclip_cli.verify.judge import Judged, skipped
 from gradclip_cli.verify.options import Options
 from gradclip_cli.verify.outcome import Outcome

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from gradclip_cli.errors import GradclipError, UsageError
-from gradclip_cli.model import Status
+from gradclip_cli.model.check import Status
 from gradclip_cli.verify import local
 from gradclip_cli.verify.bench import Bench, name_of
 from gradclip_cli.verify.device import num_devices, resolve_device, resolve_dtypes, supported

@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gradclip_cli.errors import UsageError
-from gradclip_cli.model import NormStage
+from gradclip_cli.model.run import NormStage
 from gradclip_cli.runfile import RunWriter, files
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gradclip_cli.model import TensorInfo
+from gradclip_cli.model.recorded import TensorInfo
 from gradclip_cli.watch.sites import user_frame
 
 _WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module.", "module.")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gradclip_cli.detect import detect
-from gradclip_cli.model import Series
+from gradclip_cli.model.run import Series
 
 N = 1_000_000
 ROUNDS = 5

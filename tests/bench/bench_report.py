@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gradclip_cli.model import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, Analysis, Baseline, Detection, Run, Series, Verdict
+from gradclip_cli.model.detection import Baseline, Detection
+from gradclip_cli.model.finding import Analysis, Verdict
+from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, Run, Series
 from gradclip_cli.report import plot, render_json, render_markdown, render_text
 
 NUM_POINTS = 1_000_000

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gradclip_cli.model import NormStage, Sampling
+from gradclip_cli.model.run import NormStage, Sampling
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 from gradclip_cli.readers import numbers
 
 Positions = npt.NDArray[np.int64]

@@ -6,7 +6,7 @@ import json
 import re
 from typing import NamedTuple
 
-from gradclip_cli.model import Damage
+from gradclip_cli.model.run import Damage
 
 _STREAM = re.compile(r'\s*+\[?\s*+\{\s*+"stream_name"\s*+:')
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 from gradclip_cli.readers.text.layouts import Positions
 
 Mask = npt.NDArray[np.bool_]

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model import GRAD_NORM, LOSS, LOSS_SCALE, Overflow, Values
+from gradclip_cli.model.run import GRAD_NORM, LOSS, LOSS_SCALE, Overflow, Values
 from gradclip_cli.readers import names
 from gradclip_cli.readers.log import Column, Log, Source, Wanted
 from gradclip_cli.readers.text import stepping, unread

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from gradclip_cli.model import GRAD_NORM, LOSS, Values
+from gradclip_cli.model.run import GRAD_NORM, LOSS, Values
 from gradclip_cli.readers import names
 from gradclip_cli.readers.text.fields import LABEL, RANK, Field, Layout
 from gradclip_cli.readers.text.format import TEXT, Format

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradclip_cli.model import Values
+from gradclip_cli.model.run import Values
 from gradclip_cli.readers.text.fields import BAR, BAR_TOTAL, COUNT, LABEL, TOTAL, Layout
 from gradclip_cli.readers.text.format import Format
 from gradclip_cli.readers.text.records import Mask, Records, is_counter

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradclip_cli.model import GRAD_NORM, LOSS
+from gradclip_cli.model.run import GRAD_NORM, LOSS
 from gradclip_cli.readers import names, numbers
 from gradclip_cli.readers.log import Wanted
 from gradclip_cli.readers.text.fields import BAR, BAR_TOTAL, COUNT, LABEL, RANK, SCALE, TOTAL, Field, Layout

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gradclip_cli.model import GRAD_NORM, LOSS, Damage
+from gradclip_cli.model.run import GRAD_NORM, LOSS, Damage
 from gradclip_cli.readers import names, numbers
 from gradclip_cli.readers.log import Column, Wanted
 from gradclip_cli.readers.text.layouts import Positions

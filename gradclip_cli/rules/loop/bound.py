@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from gradclip_cli.detect.loop import Phase
-from gradclip_cli.model import Detection, Hit, Run
+from gradclip_cli.model.detection import Detection
+from gradclip_cli.model.finding import Hit
+from gradclip_cli.model.run import Run
 from gradclip_cli.rules.loop.coverage import meant_to_clip
 from gradclip_cli.rules.loop.view import HandKind, View, views
 from gradclip_cli.rules.loop.wording import Pair, at, hit, in_updates, same_place

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from gradclip_cli.detect.loop import Update
-from gradclip_cli.model import GRAD_NORM, Run
+from gradclip_cli.model.run import GRAD_NORM, Run
 from gradclip_cli.rules.loop.view import View, views
 from gradclip_cli.rules.wording import Unjudged
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from gradclip_cli.detect.loop import Clip, Hand, Phase, Update
-from gradclip_cli.model import Detection, Hit, Run
+from gradclip_cli.model.detection import Detection
+from gradclip_cli.model.finding import Hit
+from gradclip_cli.model.run import Run
 from gradclip_cli.rules.loop.view import HandKind, View, is_alone, recorded, views, views_of_ranks
 from gradclip_cli.rules.loop.wording import Pair, at, hit, in_updates, same_place
 from gradclip_cli.rules.wording import Unjudged, number

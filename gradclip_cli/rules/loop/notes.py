@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gradclip_cli.model import Run
+from gradclip_cli.model.run import Run
 from gradclip_cli.rules.loop.view import HandKind, View, views
 from gradclip_cli.rules.loop.wording import at
 from gradclip_cli.rules.wording import Unjudged, count, number

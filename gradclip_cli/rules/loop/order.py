@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from gradclip_cli.detect.loop import Clip, Phase, Update
-from gradclip_cli.model import Detection, Hit, Run
+from gradclip_cli.model.detection import Detection
+from gradclip_cli.model.finding import Hit
+from gradclip_cli.model.run import Run
 from gradclip_cli.rules.loop.view import HandKind, View, views
 from gradclip_cli.rules.loop.wording import at, hit, in_updates, is_above, same_place
 from gradclip_cli.rules.wording import Unjudged, number, times

@@ -13,7 +13,8 @@ import numpy as np
 
 from gradclip_cli.detect.loop import Clip, Edit, Hand, OptimizerLoop, Phase, Update, loops
 from gradclip_cli.detect.ranks import whole_norms
-from gradclip_cli.model import RankPart, Recorded, Run
+from gradclip_cli.model.recorded import RankPart, Recorded
+from gradclip_cli.model.run import Run
 from gradclip_cli.rules.wording import Unjudged
 
 # A coefficient or a norm that is the same within this is the same.

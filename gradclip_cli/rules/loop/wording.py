@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from gradclip_cli.detect.loop import Clip, Update
-from gradclip_cli.model import Hit
+from gradclip_cli.model.finding import Hit
 
 Pair = tuple[Update, Clip | None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradclip_cli.model import GRAD_NORM, LOSS, NormStage, Sampling
+from gradclip_cli.model.run import GRAD_NORM, LOSS, NormStage, Sampling
 from gradclip_cli.readers.text.format import Format, pattern
 
 _EACH_STEP = {LOSS: Sampling.INSTANT, GRAD_NORM: Sampling.INSTANT}
