@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from gradclip_cli.model.detection import Detection
-from gradclip_cli.model.run import Run
-from gradclip_cli.model.threshold import Effect, WhatIf
+if TYPE_CHECKING:
+    # Not every command that tells findings has these.
+    from gradclip_cli.model.detection import Detection
+    from gradclip_cli.model.run import Run
+    from gradclip_cli.model.threshold import Effect, WhatIf
 
 
 class Verdict(StrEnum):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from gradclip_cli.model.detection import Baseline
 from gradclip_cli.model.finding import Analysis
 from gradclip_cli.model.run import NormStage, Run, Series
 from gradclip_cli.report import wording
 from gradclip_cli.report.decimate import Floats
 from gradclip_cli.wording import count, number, times
+
+if TYPE_CHECKING:
+    from gradclip_cli.model.detection import Baseline
 
 # Where a linear axis would show most of the run as a flat line: a range of two decades, or one of which
 # nearly all points take up a small part only.

@@ -6,13 +6,16 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradclip_cli.model.finding import Analysis, Finding, Severity, Skipped, Verdict
 from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, TENSOR_PREFIX, NormStage, Run, Sampling, Series, Steps
-from gradclip_cli.model.threshold import WhatIf
 from gradclip_cli.wording import count, cut, id_ranges, number, span, times
+
+if TYPE_CHECKING:
+    from gradclip_cli.model.threshold import WhatIf
 
 _STAGE = {
     NormStage.PRE_CLIP: "before clipping",
