@@ -188,11 +188,19 @@ def test_a_part_of_what_was_clipped_is_told_and_scaled_by_the_coefficient(tmp_pa
 
 @pytest.mark.parametrize(
     ("sharded", "together", "partial"),
-    [([0], [0, 1], True), ([0], [], True), ([0], [0], False), ([], [], False)],
-    ids=["fsdp2", "fsdp1", "one-rank", "ddp"],
+    [
+        ([0], {"ranks": [0, 1]}, True),
+        ([0], {"ranks": []}, True),
+        ([0], {"ranks": [0]}, False),
+        ([], {"ranks": []}, False),
+        ([0, 1], {"groups": [[[0], [0]], [[1], [0, 1]]]}, True),
+        ([0], {"groups": [[[0], []]]}, True),
+        ([0], {"groups": [[[0], [0]]]}, False),
+    ],
+    ids=["fsdp2", "fsdp1", "one-rank", "ddp", "groups", "unknown-group", "one-rank-groups"],
 )
 def test_the_shards_of_a_recorded_rank_are_not_the_whole(
-    gradclip: Call, tmp_path: Path, sharded: list[int], together: list[int], partial: bool
+    gradclip: Call, tmp_path: Path, sharded: list[int], together: dict[str, Any], partial: bool
 ) -> None:
     run = tmp_path / "run"
     for rank, grads in enumerate((run / "grads", run / "rank-00001" / "grads")):
@@ -200,13 +208,13 @@ def test_the_shards_of_a_recorded_rank_are_not_the_whole(
         write_steps(grads, 2)
         folder = run / f"rank-{rank:05d}"
         folder.mkdir(exist_ok=True)
-        event = {"k": "optimizer", "u": 0, "o": 0, "class": "SGD", "tensors": [0], "sharded": sharded, "ranks": together}
+        event = {"k": "optimizer", "u": 0, "o": 0, "class": "SGD", "tensors": [0], "sharded": sharded, **together}
         (folder / "trace.jsonl").write_text('{"k": "backward"}\n"optimizer"\n{"optimizer\n' + json.dumps(event) + "\n")
         (folder / "header.json").write_text('{"world_size": 2}')
     (run / "run.json").write_text('{"schema": "gradclip.run/1", "world_size": 2}')
     for path in ("run", "run/grads", "run/rank-00001/grads/step-00000001.safetensors"):
         assert done([tmp_path / path], max_norms=(1.0,)).partial.startswith("these are the shards that one rank held") == partial, path
-    if not sharded or len(together) == 1:
+    if not partial:
         return
     refused = gradclip("replay", "run", "--max-norm", "1", "-o", "out", "-f", "json", code=3)
     assert "not written, as a run is of whole gradients" in refused.stderr

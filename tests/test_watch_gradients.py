@@ -26,7 +26,7 @@ def feed(keeper: GradientKeeper, norms: Sequence[float], *, bound: float | None 
     """One update a norm, with a gradient that is known by its step."""
     for step, norm in enumerate(norms, 1):
         gradient = torch.full((2, 3), float(step))
-        keeper.on_update(step, lambda gradient=gradient: [("w", gradient)], torch.tensor(norm), bound=bound)
+        keeper.on_update(step, lambda gradient=gradient: [("w", gradient)], lambda norm=norm: torch.tensor(norm), bound=bound)
         # The optimizer's `zero_grad` may write into the very same memory.
         gradient.zero_()
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gradclip_cli.clipping.copies import MOST_ROUNDING
 from gradclip_cli.clipping.sources import StoredStep
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.model.finding import Finding, Severity
@@ -30,7 +31,7 @@ def judge(
 ) -> tuple[list[Finding], list[str]]:
     """The findings, and what can be said of the claims of the files beside them."""
     above, remarks = _claims(steps, stored, norm_type, partial=partial)
-    remarks += _undone(steps, stored)
+    remarks = [*_put_together(stored), *remarks, *_undone(steps, stored)]
     found = [*_nonfinite(steps), *above, *_overflowing(steps, stored), *_dominant(steps)]
     found += [Finding("GC307", "damaged-file", Severity.WARNING, f.message, None, None, {}) for f in failures]
     return found, remarks
@@ -111,6 +112,20 @@ def _claims(
     return [Finding("GC203", "above-max-norm", Severity.ERROR, text, over[0][0].step, over[-1][0].step, evidence)], remarks
 
 
+def _put_together(stored: Sequence[StoredStep]) -> list[str]:
+    """That the files of several ranks are one step."""
+    joined = [s for s in stored if s.world_size > 1]
+    if not joined:
+        return []
+    sizes = " or ".join(map(str, sorted({s.world_size for s in joined})))
+    remarks = [f"{count(len(joined), 'step')} put together of the shards of {sizes} ranks"]
+    rounding = [s.difference for s in joined if s.difference is not None and s.difference.fraction <= MOST_ROUNDING]
+    if rounding:
+        most = max(rounding, key=lambda d: d.fraction)
+        remarks.append(f"what several ranks held differs by rounding ({most}); the lowest rank's was taken")
+    return remarks
+
+
 def _undone(steps: Sequence[ReplayStep], stored: Sequence[StoredStep]) -> list[str]:
     """That clipping was undone, or could be."""
     if undone := sum(s.claims.restored != 1 for s in stored):
@@ -123,10 +138,21 @@ def _undone(steps: Sequence[ReplayStep], stored: Sequence[StoredStep]) -> list[s
     return [f"{count(len(finite), 'step')} saved after clipping, of norms up to {number(largest)} (step {step}): --unclip scales them back"]
 
 
-def partial(steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type: float, *, sharded: bool) -> str:
+def partial(steps: Sequence[ReplayStep], stored: Sequence[StoredStep], norm_type: float) -> str:
     """Why the norms are not those of the whole gradient, as a sentence without its end; empty where nothing says so."""
-    if sharded:
-        return "these are the shards that one rank held, and all numbers are of them alone"
+    alone = [s for s in stored if s.alone]
+    if len(alone) == len(stored):
+        return f"these are the shards that one rank held, and all numbers are of them alone: {alone[0].alone}"
+    if alone:
+        where = f"step {alone[0].step}: {alone[0].alone}"
+        return f"at {len(alone):,} of {len(stored):,} steps these are the shards that one rank held ({where})"
+    torn = [(s.step, s.difference) for s in stored if s.difference is not None and s.difference.fraction > MOST_ROUNDING]
+    if torn:
+        at, difference = torn[0]
+        return (
+            f"at {len(torn):,} of {len(stored):,} steps ranks differ in what all of them should hold alike (step {at}: {difference}), "
+            "and the lowest rank's was taken"
+        )
     differ = []
     for step, claims in zip(steps, (s.claims for s in stored), strict=True):
         told = claims.told_norm

@@ -32,9 +32,16 @@ def holds_shards(folder: Path) -> bool:
         # Most lines are of other calls; to parse them all would take longer than the gradients.
         event = _object(line) if b'"optimizer"' in line else {}
         if event.get("k") == "optimizer" and event.get("sharded"):
-            together = event.get("ranks") or []
-            return len(together) > 1 if together else _object(_start(rank / _RANK_HEADER)).get("world_size") != 1
+            alone = _object(_start(rank / _RANK_HEADER)).get("world_size") == 1
+            return any(len(together) > 1 if together else not alone for together in _groups(event))
     return False
+
+
+def _groups(event: dict[str, Any]) -> list[list[Any]]:
+    """The ranks that hold one copy of sharded tensors together, of all tensors alike or group by group; none where it is not known."""
+    groups = event.get("groups")
+    together = [g[1] for g in groups if isinstance(g, list) and len(g) == 2] if isinstance(groups, list) else [event.get("ranks")]
+    return [ranks if isinstance(ranks, list) else [] for ranks in together]
 
 
 def _start(path: Path) -> bytes:

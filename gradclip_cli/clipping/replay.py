@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from gradclip_cli.clipping import findings
 from gradclip_cli.clipping.blocks import TensorSums, Wanted, measure
+from gradclip_cli.clipping.copies import largest_difference
 from gradclip_cli.clipping.dtypes import Floats
 from gradclip_cli.clipping.norms import PowerSum, exactly, ratio, total
 from gradclip_cli.clipping.optimizer import OptimizerKind, update_norms
@@ -73,8 +74,9 @@ def replay(paths: Sequence[Path], request: Request, *, ranks: Ranks | None = Non
     failures = list(gradients.failures)
     for found in gradients.steps:
         try:
-            step = _unclipped(found, ranks, sharded=gradients.sharded) if request.unclip else found
-            steps.append(_step(step, request, ranks))
+            step = _unclipped(found, ranks) if request.unclip else found
+            measured, step = _step(step, request, ranks), _compared(step, ranks)
+            steps.append(measured)
             stored.append(step)
         except GradclipError as e:
             failures.append(e)
@@ -101,7 +103,7 @@ def _result(
     notes: Sequence[str],
     failures: Sequence[GradclipError],
 ) -> Replay:
-    partial = findings.partial(steps, stored, request.p, sharded=gradients.sharded)
+    partial = findings.partial(steps, stored, request.p)
     found, remarks = findings.judge(steps, stored, request.p, failures, partial=bool(partial))
     numel: dict[str, int] = {}
     for step in stored:
@@ -120,6 +122,7 @@ def _result(
         notes=(*gradients.notes, *notes, *remarks),
         optimizer=None if kind is None else OptimizerReplay(kind.name, kind.arguments),
         partial=partial,
+        world_size=max(s.world_size for s in stored),
     )
 
 
@@ -139,7 +142,7 @@ def _completed(request: Request, steps: Sequence[StoredStep]) -> tuple[Request, 
     return replace(request, norm_type=norm_type, max_norms=max_norms), notes
 
 
-def _unclipped(stored: StoredStep, ranks: Ranks, *, sharded: bool) -> StoredStep:
+def _unclipped(stored: StoredStep, ranks: Ranks) -> StoredStep:
     """The step as it was before the training clipped it, where that can be told."""
     claims = stored.claims
     told = claims.total_norm
@@ -151,7 +154,7 @@ def _unclipped(stored: StoredStep, ranks: Ranks, *, sharded: bool) -> StoredStep
     if not math.isfinite(norm) or norm == 0:
         return stored
     left = claims.told_norm
-    if sharded or left is not None and norm < findings.SAME_NORM * left:
+    if stored.alone or left is not None and norm < findings.SAME_NORM * left:
         # The norm told is of the whole gradient and the one found of a part; the coefficient is that of both.
         if claims.max_norm is None:
             return stored
@@ -159,6 +162,11 @@ def _unclipped(stored: StoredStep, ranks: Ranks, *, sharded: bool) -> StoredStep
     else:
         restored = told / norm
     return replace(stored, claims=replace(claims, stage=NormStage.PRE_CLIP, restored=restored))
+
+
+def _compared(stored: StoredStep, ranks: Ranks) -> StoredStep:
+    """The step with what was found of parts that several ranks held."""
+    return replace(stored, difference=largest_difference(stored.copies, ranks)) if stored.copies else stored
 
 
 def _step(stored: StoredStep, request: Request, ranks: Ranks) -> ReplayStep:

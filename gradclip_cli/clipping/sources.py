@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any
 
-from gradclip_cli.clipping import store_dcp, store_safetensors, store_torch
+from gradclip_cli.clipping import shards, store_dcp, store_safetensors, store_torch
+from gradclip_cli.clipping.copies import Difference
 from gradclip_cli.clipping.norms import MOST_P
 from gradclip_cli.clipping.recorded import GRADIENTS, RUN_HEADER, holds_shards
-from gradclip_cli.clipping.store import Stored, StoredTensor, damaged, open_regular
+from gradclip_cli.clipping.store import Copy, Stored, StoredTensor, damaged, open_regular
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.model.run import NormStage
 from gradclip_cli.wording import count
@@ -68,12 +69,18 @@ class StoredStep:
 
     Attributes:
         source: The file, the first of several, or the checkpoint's directory.
+        world_size, copies, alone: As of `Stored`.
+        difference: Of the copies, once they were compared.
     """
 
     step: int
     source: Path
     tensors: tuple[StoredTensor, ...]
     claims: Claims = field(default_factory=Claims)
+    world_size: int = 1
+    copies: tuple[Copy, ...] = ()
+    alone: str = ""
+    difference: Difference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,51 +91,58 @@ class Gradients:
         format: "safetensors", "torch", "dcp", ... with " + " between several.
         failures: What could not be read, one error each.
         notes: What was guessed or left out.
-        sharded: Whether they are known to be one rank's shards, whose norm is not that of the whole gradient.
     """
 
     format: str
     steps: tuple[StoredStep, ...]
     failures: tuple[GradclipError, ...]
     notes: tuple[str, ...]
-    sharded: bool
 
 
 def find(paths: Sequence[Path]) -> Gradients:
     """Look through files, directories, distributed checkpoints and recorded runs; only headers are read.
 
     A step's number is what the metadata says, else what the name says (`step-00000412.safetensors`), else its place in the order of names.
-    Files named as parts (`-00001-of-00003`), or with one number and no tensor in common, are one step.
+    Files named as parts (`-00001-of-00003`), or with one number and no tensor in common, are one step, and so are the shards of all ranks.
     """
     failures: list[GradclipError] = []
     notes: list[str] = []
     units: list[Path] = []
     for path in paths:
         try:
-            units += _expand(path, notes, failures)
+            units += _expand(path, failures)
         except GradclipError as e:
             failures.append(e)
-    stored: list[Stored] = []
-    for path in dict.fromkeys(units):
-        try:
-            stored.append(_read(path))
-        except GradclipError as e:
-            failures.append(e)
+    stored = _all_read(units, failures)
+    for run in filter(_is_run, dict.fromkeys(paths)):
+        folders = [p for p in sorted(run.glob(f"rank-*/{GRADIENTS}")) if isdir(p)]
+        if any(shards.is_sharded(s) for s in stored if s.path.parent == run / GRADIENTS):
+            others = [p for folder in folders for p in sorted(_walk(folder, 0, failures), key=_natural)]
+            stored += _all_read([p for p in others if p not in units], failures)
+        elif folders:
+            notes.append(
+                f"the gradients of rank 0 were read, not those of {count(len(folders), 'other rank')}: where each rank held a part, the "
+                "norms are of that part alone"
+            )
+    stored = _marked(shards.joined(stored))
     notes += _summed(stored)
     groups, broken = _grouped(stored)
     failures += broken
     steps = _numbered(groups, failures, notes)
-    sharded = any(map(holds_shards, dict.fromkeys(s.path.absolute().parent for s in stored)))
-    return Gradients(" + ".join(dict.fromkeys(s.format for s in stored)), tuple(steps), tuple(failures), tuple(notes), sharded)
+    return Gradients(" + ".join(dict.fromkeys(s.format for s in stored)), tuple(steps), tuple(failures), tuple(notes))
 
 
-def _expand(path: Path, notes: list[str], failures: list[GradclipError]) -> list[Path]:
+def _is_run(path: Path) -> bool:
+    return isfile(path / RUN_HEADER) and not isfile(path / store_dcp.METADATA)
+
+
+def _expand(path: Path, failures: list[GradclipError]) -> list[Path]:
     """The files and checkpoints that a path stands for."""
     # Unlike those of a path, these say no where it may not be looked.
     if not isdir(path) or isfile(path / store_dcp.METADATA):
         return [path]
-    if isfile(path / RUN_HEADER):
-        return _of_run(path, notes, failures)
+    if _is_run(path):
+        return _of_run(path, failures)
     unseen: list[GradclipError] = []
     found = list(_walk(path, 0, unseen))
     failures += unseen
@@ -140,7 +154,7 @@ def _expand(path: Path, notes: list[str], failures: list[GradclipError]) -> list
     return sorted(found, key=_natural)
 
 
-def _of_run(path: Path, notes: list[str], failures: list[GradclipError]) -> list[Path]:
+def _of_run(path: Path, failures: list[GradclipError]) -> list[Path]:
     """Of a recorded run the gradients of rank 0."""
     folder = path / GRADIENTS
     found = sorted(_walk(folder, 0, failures), key=_natural) if isdir(folder) else []
@@ -148,12 +162,6 @@ def _of_run(path: Path, notes: list[str], failures: list[GradclipError]) -> list
         raise GradclipError(
             f"{path}: found a recorded run without gradients; expected files in {GRADIENTS}/",
             hint="gradclip record --save-grads writes them",
-        )
-    others = [p for p in sorted(path.glob(f"rank-*/{GRADIENTS}")) if isdir(p)]
-    if others:
-        notes.append(
-            f"the gradients of rank 0 were read, not those of {count(len(others), 'other rank')}: where each rank held a part, the norms "
-            "are of that part alone"
         )
     return found
 
@@ -181,6 +189,24 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(0, int(t), "") if t.isdecimal() and len(t) < 4000 else (1, 0, t) for t in re.split(r"(\d+)", str(path)) if t]
 
 
+def _all_read(paths: Iterable[Path], failures: list[GradclipError]) -> list[Stored]:
+    stored = []
+    for path in dict.fromkeys(paths):
+        try:
+            stored.append(_read(path))
+        except GradclipError as e:
+            failures.append(e)
+    return stored
+
+
+def _marked(stored: Sequence[Stored]) -> list[Stored]:
+    """Those in folders of shards marked, where they say nothing of themselves."""
+    folders = {s.path.absolute().parent for s in stored if s.world_size == 1 and not s.alone and not shards.is_known_whole(s)}
+    sharded = {folder for folder in folders if holds_shards(folder)}
+    why = "nothing tells where in the whole tensors they belong"
+    return [replace(s, alone=why) if s.world_size == 1 and not s.alone and s.path.absolute().parent in sharded else s for s in stored]
+
+
 def _read(path: Path) -> Stored:
     if isdir(path):
         result = store_dcp.read(path)
@@ -193,7 +219,7 @@ def _read(path: Path) -> Stored:
     notes = result.notes
     if left_out:
         notes = (*notes, f"{_few(left_out)} left out: integers are no gradients")
-    return Stored(path, result.format, gradients, result.metadata, result.num_empty, notes)
+    return replace(result, tensors=gradients, notes=notes)
 
 
 def _read_file(path: Path) -> Stored:
@@ -247,7 +273,7 @@ class _Group:
 
 
 def _grouped(stored: Sequence[Stored]) -> tuple[list[_Group], list[GradclipError]]:
-    shards: dict[tuple[str, str], dict[int, Stored]] = {}
+    sets: dict[tuple[str, str], dict[int, Stored]] = {}
     groups: list[_Group] = []
     failures: list[GradclipError] = []
     for s in stored:
@@ -255,8 +281,8 @@ def _grouped(stored: Sequence[Stored]) -> tuple[list[_Group], list[GradclipError
         if shard is None:
             groups.append(_group([s], s.path.stem))
             continue
-        shards.setdefault((str(s.path.parent), s.path.stem[: shard.start()] + "\0" + shard[2]), {})[int(shard[1])] = s
-    for (_, key), parts in shards.items():
+        sets.setdefault((str(s.path.parent), s.path.stem[: shard.start()] + "\0" + shard[2]), {})[int(shard[1])] = s
+    for (_, key), parts in sets.items():
         stem, _, total = key.partition("\0")
         whole = list(parts.values())
         if len(whole) != int(total):
@@ -304,7 +330,7 @@ def _merged(groups: list[_Group], failures: list[GradclipError]) -> list[_Group]
                     group.parts[0].path,
                     f"step {group.number} a second time, with {min(both)} as in {first}",
                     "a step once",
-                    hint="of copies of several ranks give one; of shards save whole tensors, or a distributed checkpoint",
+                    hint="of copies of several ranks give one; of shards give the recorded run, whole tensors or a distributed checkpoint",
                 )
             )
         else:
@@ -330,7 +356,9 @@ def _numbered(groups: list[_Group], failures: list[GradclipError], notes: list[s
             failures.append(e)
             continue
         tensors = tuple(t for s in group.parts for t in s.tensors)
-        steps.append(StoredStep(group.number, group.parts[0].path, tensors, claims))
+        world_size, alone = max(s.world_size for s in group.parts), next((s.alone for s in group.parts if s.alone), "")
+        copies = tuple(c for s in group.parts for c in s.copies)
+        steps.append(StoredStep(group.number, group.parts[0].path, tensors, claims, world_size, copies, alone))
     return sorted(steps, key=lambda s: s.step)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gradclip_cli.clipping.dtypes import Dtype
 from gradclip_cli.errors import GradclipError
@@ -62,13 +64,60 @@ class StoredTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """What two ranks hold of the same box of a tensor, which should be the same.
+
+    Attributes:
+        kept: The piece that is part of the tensor.
+        ranks: Which two, that of `kept` first.
+    """
+
+    name: str
+    dtype: Dtype
+    kept: Piece
+    other: Piece
+    ranks: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the whole tensor the elements of a stored one lie.
+
+    Attributes:
+        boxes: Origin and shape of each, in the order in which they are stored, one behind the other.
+        unknown: Why it cannot be told; empty where it is.
+    """
+
+    shape: tuple[int, ...] = ()
+    boxes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """What a file says of the rank that wrote it.
+
+    Attributes:
+        places: By the name of the tensor; one that is not named is there as a whole.
+    """
+
+    rank: int
+    world_size: int
+    places: Mapping[str, Place]
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
-    """What one file, or one distributed checkpoint, holds.
+    """What one file, or one distributed checkpoint, holds, or what the files of several ranks hold together.
 
     Attributes:
         metadata: What it says of itself: `step`, `scale`, `stage`, `max_norm`, `norm_type`, `total_norm`, as text or numbers, unchecked.
         num_empty: Parameters that are named and have no gradient.
         notes: What people should know of how it was read.
+        shards: Where in the whole tensors these lie; None where the file does not say.
+        world_size: Of how many ranks' files it was put together.
+        copies: What several ranks held, to be compared.
+        alone: Why it was not put together with the shards of the other ranks; empty where nothing says that it is one rank's.
     """
 
     path: Path
@@ -77,6 +126,10 @@ class Stored:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     num_empty: int = 0
     notes: tuple[str, ...] = ()
+    shards: Shards | None = None
+    world_size: int = 1
+    copies: tuple[Copy, ...] = ()
+    alone: str = ""
 
 
 METADATA_KEYS = ("step", "scale", "stage", "max_norm", "norm_type", "total_norm")
@@ -88,6 +141,28 @@ def whole(name: str, dtype: Dtype, shape: tuple[int, ...], path: Path, offset: i
     """A tensor in one piece."""
     order = tuple(range(len(shape))) if axes is None else axes
     return StoredTensor(name, dtype, shape, (Piece(path, offset, shape, (0,) * len(shape), order),))
+
+
+def is_partition(shape: tuple[int, ...], pieces: Sequence[Piece]) -> bool:
+    """Whether boxes cover a tensor, and no element twice."""
+    if any(len(p.shape) != len(shape) or len(p.origin) != len(shape) for p in pieces):
+        return False
+    if any(o + n > whole for p in pieces for o, n, whole in zip(p.origin, p.shape, shape, strict=True)):
+        return False
+    if sum(p.numel for p in pieces) != prod(shape):
+        return False
+    boxes = [p for p in pieces if p.numel]
+    if len(boxes) < 2:
+        return True
+    low = np.array([p.origin for p in boxes], np.int64)
+    high = low + np.array([p.shape for p in boxes], np.int64)
+    # Along the dimension that is cut most, few boxes stand side by side.
+    axis = max(range(len(shape)), key=lambda k: len(np.unique(low[:, k])))
+    order = np.argsort(low[:, axis], kind="stable")
+    low, high = low[order], high[order]
+    ends = np.searchsorted(low[:, axis], high[:, axis])
+    beside = np.flatnonzero(ends > np.arange(1, len(boxes) + 1))
+    return not any(((low[i] < high[i + 1 : ends[i]]) & (low[i + 1 : ends[i]] < high[i])).all(axis=1).any() for i in beside.tolist())
 
 
 def checked_name(name: Any, path: Path) -> str:

@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import io
 import os
-from math import prod
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from gradclip_cli.clipping import inert, store_torch
 from gradclip_cli.clipping.dtypes import DTYPES, Dtype
-from gradclip_cli.clipping.store import METADATA_KEYS, Piece, Stored, StoredTensor, checked_name, checked_shape, damaged, open_regular
+from gradclip_cli.clipping.store import (
+    METADATA_KEYS,
+    Piece,
+    Stored,
+    StoredTensor,
+    checked_name,
+    checked_shape,
+    damaged,
+    is_partition,
+    open_regular,
+)
 
 METADATA = ".metadata"
 _MOST_METADATA_BYTES = 1 << 28
@@ -97,7 +104,7 @@ def _tensor(path: Path, name: str, fields: inert.Dict, files: _Files) -> StoredT
     for chunk in chunks if type(chunks) is list else ():
         origin, sizes = (_size(_fields(chunk).get(k), path, name) for k in ("offsets", "sizes"))
         pieces.append(_piece(path, name, dtype, origin, sizes, files))
-    if not _is_partition(shape, pieces):
+    if not is_partition(shape, pieces):
         raise damaged(path, f"tensor {name} of shape {list(shape)} in pieces that do not make it up", "pieces that cover it once")
     return StoredTensor(name, dtype, shape, tuple(pieces))
 
@@ -109,23 +116,6 @@ def _piece(path: Path, name: str, dtype: Dtype, origin: tuple[int, ...], shape: 
         raise damaged(content.path, f"something else than the piece of {name} at {list(origin)}", f"{dtype.name} of shape {list(shape)}")
     whole = tensor.pieces[0]
     return Piece(whole.path, whole.offset, shape, origin, whole.axes)
-
-
-def _is_partition(shape: tuple[int, ...], pieces: list[Piece]) -> bool:
-    """Whether boxes cover a tensor, and no element twice."""
-    if any(len(p.shape) != len(shape) or len(p.origin) != len(shape) for p in pieces):
-        return False
-    if any(o + n > whole for p in pieces for o, n, whole in zip(p.origin, p.shape, shape, strict=True)):
-        return False
-    if sum(p.numel for p in pieces) != prod(shape):
-        return False
-    boxes = [p for p in pieces if p.numel]
-    if len(boxes) < 2:
-        return True
-    low = np.array([p.origin for p in boxes], np.int64)
-    high = low + np.array([p.shape for p in boxes], np.int64)
-    meets = (((low[i] < high[i + 1 :]) & (low[i + 1 :] < high[i])).all(axis=1).any() for i in range(len(boxes) - 1))
-    return not any(meets)
 
 
 def _places(data: inert.Dict, path: Path) -> dict[_Key, tuple[str, int, int]]:

@@ -12,8 +12,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from gradclip_cli.clipping import shards
 from gradclip_cli.clipping.dtypes import DTYPES
 from gradclip_cli.clipping.store import METADATA_KEYS, Stored, StoredTensor, checked_name, checked_shape, damaged, open_regular, whole
+from gradclip_cli.model.recorded import SHARDS_KEY
 
 # The format's own bound.
 _MOST_HEADER_BYTES = 100_000_000
@@ -63,7 +65,9 @@ def read(path: Path) -> Stored:
         tensors.append(entry.tensor(begin))
     if begin + ends != num_bytes:
         raise damaged(path, f"{num_bytes - begin - ends:,} bytes behind the last tensor", "the file to end there")
-    return Stored(path, "safetensors", tuple(tensors), {k: metadata[k] for k in METADATA_KEYS if k in metadata})
+    told = {k: metadata[k] for k in METADATA_KEYS if k in metadata}
+    places = shards.read(metadata[SHARDS_KEY], path, {t.name: t.shape for t in tensors}) if SHARDS_KEY in metadata else None
+    return Stored(path, "safetensors", tuple(tensors), told, shards=places)
 
 
 def _header(text: bytes, path: Path) -> dict[str, Any]:

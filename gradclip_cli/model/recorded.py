@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+SHARDS_KEY = "gradclip.shards"
+"""Under this key the metadata of saved gradients tells where in the whole tensors a rank's shards lie."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
@@ -67,30 +70,22 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Shards:
-    """How one optimizer's tensors are held by the ranks.
+class ShardGroup:
+    """Tensors of one optimizer that the same ranks hold together.
 
     Attributes:
         tensors: Numbers of those of which a rank holds a part.
-        are_all: The optimizer has no others.
         ranks: Those that hold one whole copy together.
     """
 
     tensors: frozenset[int]
-    are_all: bool
     ranks: tuple[int, ...]
 
 
-def shards_of(events: Iterable[Mapping[str, Any]], ranks: Iterable[int]) -> dict[int, Shards]:
-    """By optimizer, as a trace tells it; optimizers without sharded tensors are left out.
-
-    Args:
-        ranks: All there are; a trace that does not tell which belong together means all of them.
-    """
-    found: dict[int, Shards] = {}
-    everyone = tuple(ranks)
-    for e in events:
-        if e["k"] == "optimizer" and e["sharded"]:
-            tensors = frozenset(e["sharded"])
-            found[e["o"]] = Shards(tensors, tensors >= frozenset(e["tensors"]), tuple(e.get("ranks") or everyone))
-    return found
+def shard_groups_of(events: Iterable[Mapping[str, Any]]) -> dict[int, tuple[ShardGroup, ...]]:
+    """By optimizer, as a trace tells it; optimizers without sharded tensors are left out."""
+    return {
+        e["o"]: tuple(ShardGroup(frozenset(tensors), tuple(ranks)) for tensors, ranks in e["groups"])
+        for e in events
+        if e["k"] == "optimizer" and e.get("groups")
+    }

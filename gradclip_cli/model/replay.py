@@ -142,6 +142,7 @@ class Replay:
         max_norms, clip_values: The bounds that were asked for, or that the files tell.
         notes: What was guessed, left out, or could not be seen.
         partial: Why the norms are not those of the whole gradient; empty where nothing says so.
+        world_size: Of how many ranks' shards the tensors were put together; 1 where they were stored as they are.
     """
 
     source: str
@@ -155,3 +156,4 @@ class Replay:
     notes: tuple[str, ...] = ()
     optimizer: OptimizerReplay | None = None
     partial: str = ""
+    world_size: int = 1

@@ -29,6 +29,7 @@ def render_replay_json(replay: Replay) -> str:
         "format": replay.format,
         "dtypes": list(replay.dtypes),
         "partial": json_text(replay.partial) or None,
+        "world_size": replay.world_size,
         "norm_type": json_number(replay.norm_type),
         "max_norms": [json_number(m) for m in replay.max_norms],
         "clip_values": [json_number(v) for v in replay.clip_values],

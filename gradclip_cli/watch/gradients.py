@@ -9,14 +9,16 @@ import re
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gradclip_cli.errors import UsageError
+from gradclip_cli.model.recorded import SHARDS_KEY
 from gradclip_cli.model.run import NormStage
 from gradclip_cli.runfile import RunWriter, files
+from gradclip_cli.watch.shards import Shards
 
 if TYPE_CHECKING:
     import torch
@@ -80,22 +82,26 @@ class GradientKeeper:
         self._known: deque[float] = deque(maxlen=_MAX_KNOWN)
         self._before: deque[_Kept] = deque()
         self._num_explosions = 0
+        self._shards = Shards()
 
     def on_update(
-        self, step: int, named: Callable[[], Named], total_norm: torch.Tensor | float, *, bound: Any = None, scale: Any = None
+        self, step: int, named: Callable[[], Named], total_norm: Callable[[], torch.Tensor | float], *, bound: Any = None, scale: Any = None
     ) -> None:
         """Look at an update whose gradients are about to be used.
 
         Args:
             step: Counted from 1.
             named: Gives each tensor's name and its gradient.
-            total_norm: The norm before clipping. `explosions` reads it at once: the one wait for the device that it costs.
+            total_norm: Gives the norm before clipping. `explosions` reads it at once: the one wait for the device that it costs.
             bound: What they were clipped at since, if they were; inf where a call only measured.
             scale: The loss scale that is still in them, if any.
         """
+        if self._every is not None and step % self._every:
+            return
+        norm = total_norm()
         metadata = {
             "step": step,
-            "total_norm": total_norm,
+            "total_norm": norm,
             "scale": 1.0 if scale is None else scale,
             "stage": (NormStage.UNKNOWN if bound is None else NormStage.POST_CLIP).value,
             "norm_type": 2.0,
@@ -103,18 +109,17 @@ class GradientKeeper:
         if bound is not None:
             metadata["max_norm"] = bound
         if self._every is not None:
-            if step % self._every == 0:
-                self._write(_Kept(step, list(named()), metadata))
+            self._write(self._kept(step, list(named()), metadata))
             return
-        norm = float(total_norm)
+        norm = float(norm)
         if self._explodes(norm):
             self._num_explosions += 1
             for kept in self._before:
                 self._write(kept)
             self._before.clear()
-            self._write(_Kept(step, list(named()), metadata))
+            self._write(self._kept(step, list(named()), metadata))
         elif self._num_explosions < _MAX_EXPLOSIONS:
-            self._remember(step, named(), metadata)
+            self._remember(self._kept(step, list(named()), metadata))
         if math.isfinite(norm):
             self._known.append(norm)
 
@@ -125,14 +130,18 @@ class GradientKeeper:
             return True
         return len(self._known) >= _MIN_KNOWN and norm > _EXPLODES_TIMES * median(self._known)
 
-    def _remember(self, step: int, named: Named, metadata: Mapping[str, Any]) -> None:
+    def _kept(self, step: int, named: list[tuple[str, torch.Tensor]], metadata: Mapping[str, Any]) -> _Kept:
+        shards = self._shards.told(named)
+        return _Kept(step, named, metadata if shards is None else {**metadata, SHARDS_KEY: shards})
+
+    def _remember(self, kept: _Kept) -> None:
         """Keep a copy on the gradients' own device, as many as fit."""
-        gradients = [(name, _plain(g)) for name, g in named]
         if len(self._before) >= _NUM_BEFORE:
             self._before.popleft()
+        gradients = [(name, _plain(g)) for name, g in kept.gradients]
         size = sum(g.numel() * g.element_size() for _, g in gradients)
         if size <= _MEMORY_FRACTION * _free_bytes(gradients):
-            self._before.append(_Kept(step, [(name, g.clone()) for name, g in gradients], metadata))
+            self._before.append(replace(kept, gradients=[(name, g.clone()) for name, g in gradients]))
         else:
             self._before.clear()
 
@@ -145,7 +154,7 @@ class GradientKeeper:
         try:
             write_safetensors(path, kept.gradients, metadata)
         except OSError as e:
-            writer.report(f"{path}: gradients cannot be kept ({e.strerror or e}); the training goes on")
+            writer.report(f"{path}: gradients cannot be kept ({e.strerror or e})")
 
 
 def write_safetensors(path: Path, tensors: Named, metadata: Mapping[str, str]) -> None:
