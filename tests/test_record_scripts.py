@@ -330,8 +330,13 @@ def test_a_full_disk(tmp_path: Path, forked: Forked) -> None:
     full = forked(tmp_path, code, most_bytes=12_000)
     assert full.returncode == 0
     assert full.stdout == free.stdout
-    assert full.stderr.count("recording stopped (File too large)") == 1
-    assert 20 <= len(part_of(tmp_path).steps) < 700
+    assert full.stderr.count("recording stopped") == 1
+    assert f"updates ({tmp_path}/run: File too large); the training goes on" in full.stderr
+    part = part_of(tmp_path)
+    assert 20 <= len(part.steps) < 700
+    assert f"gradclip: {len(part.steps)} updates recorded before that\nsee with: gradclip analyze" in full.stderr
+    assert part.ended == "finished"
+    assert "File too large" in part.header["fault"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing.spawn
 import os
 import subprocess
@@ -119,15 +120,18 @@ def test_where_it_cannot_write_it_says_so_once_and_training_goes_on(tmp_path: Pa
     update = loop()
     with gradclip_cli.watch(tmp_path / "file/run") as watcher:
         update(250)
-    assert watcher.updates == 250
+    assert watcher.failed
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.count("recording stopped") == 1
+    stopped = f"recording stopped after {watcher.updates} updates ({tmp_path}/file/run: Not a directory)"
+    assert err == f"gradclip: warning: {stopped}; the training goes on\n"
 
 
 def test_gradients_are_saved_on_the_way(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
+    # Optimizers of other tests, which live until then, would be taken in too.
+    gc.collect()
     update = loop()
     with gradclip_cli.watch(tmp_path / "run", save_grads="every:2"):
         update(5)

@@ -147,9 +147,18 @@ def _recorded(directory: Path, script: str, code: int) -> Run:
     from gradclip_cli.runfile import is_recorded
 
     if not is_recorded(directory):
-        ended = f" and ended with {_how(code)}" if code else ""
+        if any(directory.glob("rank-*")):
+            raise GradclipError(
+                f"{directory}: the updates of {script} could not be written there",
+                hint="is the disk full? set TMPDIR, or name a directory with -o",
+            )
+        if code:
+            raise GradclipError(
+                f"{script}: ended with {_how(code)} before any step of a torch optimizer that could be seen",
+                hint="what the script wrote above may say why",
+            )
         raise GradclipError(
-            f"{script}: took no step of a torch optimizer that could be seen{ended}",
+            f"{script}: took no step of a torch optimizer that could be seen",
             hint="a loop that writes the parameters itself, one in a process that the script starts by other means, or an engine with an "
             "optimizer of its own cannot be watched",
         )

@@ -156,6 +156,7 @@ class Update:
         evaluations: How often a closure was called (0 where there is none).
         in_backward: `step` was called by the autograd engine.
         zeroed: Gradients were made and cleared again, and none were there at the step.
+        wiped: No `zero_grad` did that.
         skipped: The scaler let the step go by.
         backwards: How many backward calls gave it gradients.
         measured: Norms computed by `get_total_norm` and not used to scale.
@@ -173,6 +174,7 @@ class Update:
     evaluations: int = 0
     in_backward: bool = False
     zeroed: bool = False
+    wiped: bool = False
     skipped: bool = False
     backwards: int = 0
     clips: list[Clip] = field(default_factory=list)
@@ -188,6 +190,11 @@ class Update:
     divided: bool = False
     unscaled_by_hand: bool = False
 
+    @property
+    def wiped_by(self) -> Hand | None:
+        """A norm of the user's own that made all gradients 0: infinite, or compared with 0."""
+        return next((h for h in self.hands if h.over and (h.norm == math.inf or h.bound == 0)), None) if self.wiped else None
+
     def effective(self, how: str = "norm") -> list[Clip]:
         """Clips that the used gradients went through and that can bound them."""
         return [c for c in self.clips if c.phase is Phase.EFFECTIVE and c.how == how and c.covers and c.bounds]
@@ -201,8 +208,9 @@ class OptimizerLoop:
         name: Its class.
         tensors: All it ever owned.
         sharded: Those of which this process holds a part.
-        ranks: Those that hold all parts of them together; empty where it is not known.
+        ranks: Those that hold parts of any of them together with this process.
         inside: Options by which its class clips out of sight.
+        around: Such options of an object that wraps it.
         clipped_first: A clipping call came before its first gradients.
     """
 
@@ -210,8 +218,9 @@ class OptimizerLoop:
     name: str
     tensors: frozenset[int] = frozenset()
     sharded: frozenset[int] = frozenset()
-    ranks: tuple[int, ...] = ()
+    ranks: frozenset[int] = frozenset()
     inside: Mapping[str, str] = field(default_factory=dict)
+    around: Mapping[str, str] = field(default_factory=dict)
     updates: list[Update] = field(default_factory=list)
     clipped_first: bool = False
 
@@ -226,8 +235,8 @@ def loops(events: Iterable[Event]) -> list[OptimizerLoop]:
             loop = found.setdefault(e["o"], OptimizerLoop(e["o"], e["class"]))
             loop.tensors |= frozenset(e["tensors"])
             loop.sharded |= frozenset(e["sharded"])
-            loop.ranks = tuple(e.get("ranks", ()))
-            loop.inside = e["inside"]
+            loop.ranks = frozenset(r for _, ranks in e.get("groups", ()) for r in ranks)
+            loop.inside, loop.around = e["inside"], e.get("around", {})
     for loop in found.values():
         _follow(loop, _with_hand_clips(loop, joint))
     return [loop for _, loop in sorted(found.items()) if loop.updates]
@@ -259,8 +268,9 @@ def _with_hand_clips(loop: OptimizerLoop, events: list[Event]) -> list[Event]:
     """The events with every edit that is a clip by hand told as one.
 
     Edits of one place are a clip where each scales all by one factor of at most 1, the factors vary, and the norms (over all
-    optimizers whose gradients it scales) end at one bound; or, in a loop that has no clip of torch's, where they do not act on
-    every update or the code compared the norm with a bound that it exceeded.
+    optimizers whose gradients it scales) end at one bound, or each factor is a bound over a norm that the code computed; or, in a
+    loop that has no clip of torch's, where they do not act on every update or the code compared the norm with a bound that it
+    exceeded. Factors below 0 are those of a negative bound where the norms end at it.
     """
     groups: dict[str | None, list[Event]] = {}
     apart = set()
@@ -273,20 +283,55 @@ def _with_hand_clips(loop: OptimizerLoop, events: list[Event]) -> list[Event]:
     bounds: dict[int, float] = {}
     calls = any(e["k"] == "clip" and e["how"] == "norm" and set(e["tensors"]) & loop.tensors for e in events)
     updates = sum(e["k"] == "exit" and e["o"] == loop.o and not e["wrapper"] for e in events)
+    quotients = _quotients(events)
     over = [_float(e["bound"]) for e in events if e["k"] == "hand" and e["over"]]
+    unclear: list[list[Event]] = []
     for site, edits in groups.items():
         factors = [math.prod(map(_float, e["factors"][:1])) for e in edits]
         ends = [e["whole"]["after"] for e in edits]
         # Code that also scales each tensor by a factor of its own.
-        if site in apart or any(not 0 <= f < 1 + 1e-3 for f in factors):
+        if site in apart or not (all(0 <= f < 1 + 1e-3 for f in factors) or all(f < 0 for f in factors)):
             continue
         constant = len(factors) > 1 and _same(factors, 1e-3)
-        if len(ends) > 1 and not constant and _same(ends, 2e-2):
+        if factors[0] < 0:
+            # min(1, max_norm / norm) of a negative max_norm.
+            if len(ends) > 1 and not constant and _same(ends, 2e-2):
+                bounds |= dict.fromkeys(map(id, edits), -max(ends))
+            continue
+        hands = [quotients.get(id(e)) for e in edits]
+        if not constant and all(hands):
+            bounds |= {id(e): _float(h["bound"]) for e, h in zip(edits, hands, strict=True) if h is not None}
+        elif len(ends) > 1 and not constant and _same(ends, 2e-2):
             bounds |= dict.fromkeys(map(id, edits), max(ends))
         elif not calls and not constant and (over or 1 < len(edits) < updates):
-            told = [b for b in over if math.isfinite(b) and _same([b, ends[0]], 2e-2)]
-            bounds |= {id(e): told[0] if told else end for e, end in zip(edits, ends, strict=True)}
-    return [_as_clip(loop, e, bounds[id(e)]) if id(e) in bounds else e for e in events]
+            unclear.append(edits)
+    # Beside code that is known to clip, a factor that varies is some other: one over the number of tokens, say.
+    for edits in unclear if not bounds else []:
+        ends = [e["whole"]["after"] for e in edits]
+        told = [b for b in over if math.isfinite(b) and _same([b, ends[0]], 2e-2)]
+        bounds |= {id(e): told[0] if told else end for e, end in zip(edits, ends, strict=True)}
+    norms = {i: _float(h["norm"]) for i, h in quotients.items()}
+    return [_as_clip(loop, e, bounds[id(e)], norms.get(id(e), e["whole"]["before"])) if id(e) in bounds else e for e in events]
+
+
+def _quotients(events: list[Event]) -> dict[int, Event]:
+    """By the `id` of an edit: the norm that the user's own code made before, where it scaled by just the bound over that norm.
+
+    Over several ranks the norm may be that of more than this process holds, and norms here end anywhere below the bound.
+    """
+    found: dict[int, Event] = {}
+    waiting: list[Event] = []
+    for e in events:
+        if e["k"] == "edit" and _is_scaling(e):
+            waiting.append(e)
+        elif e["k"] == "hand":
+            norm, bound = _float(e["norm"]), _float(e["bound"])
+            if norm > 0 and math.isfinite(bound):
+                found |= {id(w): e for w in waiting if _same([_float(w["factors"][0]), bound / norm], 1e-3)}
+            waiting = []
+        elif e["k"] in ("backward", "use"):
+            waiting = []
+    return found
 
 
 def _is_scaling(e: Event) -> bool:
@@ -297,7 +342,7 @@ def _same(values: list[float], within: float) -> bool:
     return max(values) - min(values) <= within * max(map(abs, values))
 
 
-def _as_clip(loop: OptimizerLoop, e: Event, bound: float) -> Event:
+def _as_clip(loop: OptimizerLoop, e: Event, bound: float, norm: float) -> Event:
     o = str(loop.o)
     plain = {
         "given": len(e["tensors"]),
@@ -308,7 +353,7 @@ def _as_clip(loop: OptimizerLoop, e: Event, bound: float) -> Event:
         "in_backward": False,
         "whole": False,
     }
-    norms = {"returned": e["whole"]["before"], "before": {o: e["before"]}, "after": {o: e["after"]}}
+    norms = {"returned": norm, "before": {o: e["before"]}, "after": {o: e["after"]}}
     return {**e, **plain, **norms, "k": "clip", "how": "norm", "bound": bound, "p": 2.0, "scaled": {}, "by_hand": True}
 
 
@@ -377,6 +422,7 @@ def _update(loop: OptimizerLoop, items: list[Event], end: Event) -> Update:
         fresh = [i for i in (*backwards, *made) if i > clears[-1]]
         spent = [i for i in (*backwards, *made) if i < clears[-1]]
         update.zeroed = update.exact and not update.norms and not fresh and bool(spent)
+        update.wiped = update.zeroed and not items[clears[-1]]["zero"]
     scale: float | None = None
     positions: list[int] = []
     edited: list[int] = []

@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gradclip_cli.model.recorded import Shards, shards_of
+from gradclip_cli.model.recorded import ShardGroup, shard_groups_of
 
 Event = Mapping[str, Any]
 Key = tuple[str, int, int | None, int]
-# Norms around an edit: of the optimizer's tensors, and of the edited ones.
-_AROUND, _AROUND_THEM = ("before", "after"), ("before_of_them", "after_of_them")
 
 
 def whole_norms(traces: Mapping[int, Sequence[Event]]) -> dict[int, list[Event]]:
@@ -19,11 +17,11 @@ def whole_norms(traces: Mapping[int, Sequence[Event]]) -> dict[int, list[Event]]
 
     A call that one of them did not make keeps the norm of the rank's own shards.
     """
-    held = {rank: shards_of(events, traces) for rank, events in traces.items()}
+    held = {rank: shard_groups_of(events) for rank, events in traces.items()}
     if not any(held.values()):
         return {rank: list(events) for rank, events in traces.items()}
     keyed = {rank: _keyed(events) for rank, events in traces.items()}
-    return {rank: [_whole(key, e, rank, held[rank], keyed) for key, e in keyed[rank].items()] for rank in traces}
+    return {rank: [_whole(key, e, held[rank], keyed) for key, e in keyed[rank].items()] for rank in traces}
 
 
 def _keyed(events: Sequence[Event]) -> dict[Key, Event]:
@@ -37,48 +35,72 @@ def _keyed(events: Sequence[Event]) -> dict[Key, Event]:
     return keyed
 
 
-def _whole(key: Key, e: Event, rank: int, held: Mapping[int, Shards], keyed: Mapping[int, Mapping[Key, Event]]) -> Event:
+def _whole(key: Key, e: Event, held: Mapping[int, Sequence[ShardGroup]], keyed: Mapping[int, Mapping[Key, Event]]) -> Event:
     kind, o = key[0], key[2]
-    if kind == "clip" and "before" in e:
+    if kind == "clip":
         out = dict(e)
-        for number, shards in held.items():
-            peers = _peers(key, rank, shards, keyed)
-            for name in _AROUND if shards.are_all else ():
-                if peers:
-                    out[name] = {**out.get(name, {}), str(number): _together(p.get(name, {}).get(str(number)) for p in peers)}
+        for number, groups in held.items():
+            peers = _peers(key, groups, keyed)
+            for name in e.get("shards", ()) if peers else ():
+                norm = _float(e.get(name, {}).get(str(number)))
+                parts = [[_shards(p, name, str(number)) for p in of_group] for of_group in peers]
+                out[name] = {**out.get(name, {}), str(number): _put_together(norm, _shards(e, name, str(number)), parts)}
         return out
     if kind not in ("use", "edit") or o is None or o not in held:
         return e
-    shards = held[o]
-    peers = _peers(key, rank, shards, keyed)
+    peers = _peers(key, held[o], keyed)
     if not peers:
         return e
     if kind == "use":
-        return _use(e, peers, shards) if all("norm" in p for p in peers) else e
-    tensors = sorted(set(e["tensors"]).union(*(p["tensors"] for p in peers)) & shards.tensors | set(e["tensors"]))
-    names = [*(_AROUND if shards.are_all else ()), *(_AROUND_THEM if shards.tensors >= set(tensors) else ())]
-    around = {name: _together(p.get(name) for p in peers) for name in names if name in e}
-    return {**e, "tensors": tensors, **around}
+        return _use(e, peers, held[o]) if all("norm" in p for of_group in peers for p in of_group) else e
+    tensors = set(e["tensors"])
+    for group, of_group in zip(held[o], peers, strict=True):
+        tensors |= set[int]().union(*(p["tensors"] for p in of_group)) & group.tensors
+    around = {
+        name: _put_together(_float(e.get(name)), _shards(e, name), [[_shards(p, name) for p in of_group] for of_group in peers])
+        for name in e.get("shards", ())
+    }
+    return {**e, "tensors": sorted(tensors), **around}
 
 
-def _peers(key: Key, rank: int, shards: Shards, keyed: Mapping[int, Mapping[Key, Event]]) -> list[Event]:
-    """That event of every rank; none where one lacks it."""
-    found = [keyed.get(r, {}).get(key) for r in {*shards.ranks, rank}]
-    return [p for p in found if p is not None] if all(p is not None for p in found) else []
+def _peers(key: Key, groups: Sequence[ShardGroup], keyed: Mapping[int, Mapping[Key, Event]]) -> list[list[Event]]:
+    """That event of every rank of each group; none where one lacks it."""
+    found = [[keyed.get(r, {}).get(key) for r in group.ranks] for group in groups]
+    whole = [[p for p in of_group if p is not None] for of_group in found]
+    return whole if all(map(len, whole)) and [*map(len, whole)] == [*map(len, found)] else []
 
 
-def _use(e: Event, peers: Sequence[Event], shards: Shards) -> Event:
-    held = [dict(zip(p["tensors"], p["norms"], strict=True)) for p in peers]
+def _shards(e: Event, name: str, o: str | None = None) -> list[float]:
+    """The norm of what this rank holds of each group."""
+    parts = e.get("shards", {}).get(name, ())
+    return [_float(n) for n in (parts if o is None else parts.get(o, ()) if isinstance(parts, Mapping) else ())]
+
+
+def _put_together(norm: float, own: Sequence[float], peers: Sequence[Sequence[Sequence[float]]]) -> float:
+    """A norm with the shards of all ranks in the place of its own."""
+    parts = [p[g] for g, of_group in enumerate(peers) for p in of_group if g < len(p)]
+    if not math.isfinite(norm):
+        return _together([norm, *parts])
+    in_full = max(0.0, norm**2 - math.fsum(n**2 for n in own))
+    return _together([math.sqrt(in_full), *parts])
+
+
+def _use(e: Event, peers: Sequence[Sequence[Event]], groups: Sequence[ShardGroup]) -> Event:
     norms = dict(zip(e["tensors"], map(_float, e["norms"]), strict=True))
-    for t in set().union(*held) & shards.tensors:
-        norms[t] = _together(h[t] for h in held if t in h)
+    largest, nonfinite = _float(e["largest"]), set(e["nonfinite"])
+    for group, of_group in zip(groups, peers, strict=True):
+        held = [dict(zip(p["tensors"], p["norms"], strict=True)) for p in of_group]
+        for t in set[int]().union(*held) & group.tensors:
+            norms[t] = _together(h[t] for h in held if t in h)
+        largest = max(largest, *(_float(p["largest"]) for p in of_group))
+        nonfinite = nonfinite.union(*(set(p["nonfinite"]) & group.tensors for p in of_group))
     return {
         **e,
         "norm": _together(norms.values()),
         "tensors": list(norms),
         "norms": list(norms.values()),
-        "largest": max(_float(p["largest"]) for p in peers),
-        "nonfinite": sorted(set(e["nonfinite"]).union(*(set(p["nonfinite"]) & shards.tensors for p in peers))),
+        "largest": largest,
+        "nonfinite": sorted(nonfinite),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -60,10 +61,10 @@ def read(source: Source, wanted: Wanted) -> Log:
         which = "1 update that the loss scaler skipped has" if count == 1 else f"{count:,} updates that the loss scaler skipped have"
         notes.append(f"{which} no gradient norm here")
     stage, reason = NormStage.PRE_CLIP, "gradclip took it there"
-    if GRAD_NORM not in columns and (used := _present(part, "grad_norm_used", rows & (_column(part, "skipped") != 1))) is not None:
-        columns[GRAD_NORM] = used
+    if unseen := _norms_not_seen_before(part, columns, rows & (_column(part, "skipped") != 1)):
+        columns[GRAD_NORM], note = unseen
         stage, reason = NormStage.UNKNOWN, ""
-        notes.append("the norm from before clipping could not be seen: these are the norms the optimizer used")
+        notes.append(note)
     return Log(
         "recorded",
         columns,
@@ -95,6 +96,30 @@ def _rows_of_one_optimizer(part: RankPart, notes: list[str]) -> Rows:
     notes.append(f"{len(indices)} optimizers take turns: these are the updates of optimizer {chosen:g}; not judged here: {others}")
     rows: Rows = optimizer == chosen
     return rows
+
+
+def _norms_not_seen_before(part: RankPart, columns: Mapping[str, Column], rows: Rows) -> tuple[Column, str] | None:
+    """The norms that optimizers used in the place of those from before clipping that were not seen, and a note; None where all were.
+
+    A script that clips by its own code changes gradients without a call that could be seen, and most where it matters most.
+    """
+    used = _present(part, "grad_norm_used", rows)
+    if used is None:
+        return None
+    before = columns.get(GRAD_NORM)
+    seen = np.isin(used.at, [] if before is None else before.at)
+    if seen.all():
+        return None
+    count = int((~seen).sum())
+    values = used.values.copy()
+    if before is not None:
+        values[seen] = before.values[np.isin(before.at, used.at)]
+    where = "here" if count == len(seen) else f"in {count:,} of {len(seen):,} updates"
+    note = (
+        f"something other than a norm clip (code of the script's own, say) may have changed the gradients before the step {where}: the "
+        "norms are then those the optimizer used; `gradclip verify SCRIPT` tells what it was"
+    )
+    return Column(used.at, values), note
 
 
 def _present(part: RankPart, name: str, rows: Rows) -> Column | None:

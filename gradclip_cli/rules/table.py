@@ -9,7 +9,7 @@ from gradclip_cli.model.detection import Detection
 from gradclip_cli.model.finding import Hit, Severity
 from gradclip_cli.model.run import GRAD_NORM, LOSS, Run
 from gradclip_cli.rules import events, evidence, threshold
-from gradclip_cli.rules.loop import bound, coverage, order
+from gradclip_cli.rules.loop import bound, coverage, order, ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GC408", "norm-not-applied", _E, (), coverage.norm_not_applied),
     Rule("GC409", "separate-norms", _E, (), coverage.separate_norms),
     Rule("GC410", "no-clipping", _E, (), bound.no_clipping),
-    Rule("GC411", "ranks-disagree", _E, (), coverage.ranks_disagree),
+    Rule("GC411", "ranks-disagree", _E, (), ranks.ranks_disagree),
     Rule("GC412", "duplicate-params", _E, (), coverage.duplicate_params),
     Rule("GC413", "nonfinite-norm-used", _E, (), bound.nonfinite_norm_used),
     Rule("GC414", "max-norm-invalid", _E, (), bound.max_norm_invalid),

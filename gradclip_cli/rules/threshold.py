@@ -36,9 +36,10 @@ def always_clipping(run: Run, found: Detection) -> list[Hit]:
     if clipped < _ALWAYS_FRACTION:
         return []
     median = 2 * float(np.median(norms / 2))  # the sum of two float64 may not be one
-    text = f"{clipped:.0%} of the steps are clipped: max_norm is {number(bound)}"
-    if run.norm_stage is not NormStage.POST_CLIP:
-        text += f", the median norm {number(median)} ({times(median / bound)})"
+    if run.norm_stage is NormStage.POST_CLIP:
+        text = f"{clipped:.0%} of the steps are clipped: max_norm is {number(bound)}"
+    else:
+        text = f"{clipped:.0%} of the norms exceed max_norm {number(bound)}: their median is {number(median)} ({times(median / bound)})"
     steps = run.series["grad_norm"].steps
     return [Hit(text, int(steps[0]), int(steps[-1]), {"clipped_fraction": clipped, "max_norm": bound, "median_norm": median})]
 

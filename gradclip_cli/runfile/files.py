@@ -60,14 +60,18 @@ class Opened:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._file = _identity(fd)
+        # Not every file system counts them.
+        self._has_name = os.fstat(fd).st_nlink > 0
 
     def append(self, data: bytes | memoryview) -> None:
         """See `write_all`.
 
         Raises:
-            OSError: Also where the descriptor is another file's by now.
+            OSError: Also where the descriptor is another file's by now, or the file was removed.
         """
         self._check()
+        if self._has_name and not os.fstat(self.fd).st_nlink:
+            raise OSError(errno.ENOENT, "its files were removed")
         write_all(self.fd, data)
 
     def close(self) -> None:

@@ -51,6 +51,11 @@ def _map_to(test: _Test) -> _Test:
     return lambda value, n: isinstance(value, dict) and all(test(v, n) for v in value.values())
 
 
+def _group_list(value: Any, num_tensors: int) -> bool:
+    pairs = isinstance(value, list) and all(isinstance(g, list) and len(g) == 2 for g in value)
+    return pairs and all(_tensors(tensors, num_tensors) and _list_of(_integer)(ranks, num_tensors) for tensors, ranks in value)
+
+
 _NEEDED: Mapping[str, Mapping[str, _Test]] = {
     "optimizer": {"o": _integer, "class": _text, "tensors": _tensors, "sharded": _tensors, "inside": _map_to(_scalar)},
     "backward": {"scale": _number, "in_step": _anything},
@@ -100,8 +105,12 @@ _ALLOWED: Mapping[str, _Test] = {
     "before_of_them": _number,
     "after_of_them": _number,
     "copies": _integer,
+    "by_own_code": _anything,
+    "around": _map_to(_scalar),
     "nonfinite": _tensors,
-    "ranks": _list_of(_integer),
+    "groups": _group_list,
+    "reduced_with": _list_of(_integer),
+    "shards": _map_to(lambda value, n: _list_of(_number)(value, n) or _map_to(_list_of(_number))(value, n)),
     "norms": lambda value, n: _list_of(_number)(value, n) or _map_to(_number)(value, n),
     "norm": _number,
     "largest": _number,

@@ -44,7 +44,10 @@ class RunWriter:
         directory: Made where it is missing; a directory that holds a run of this rank is refused.
         header: What was measured and how; the schema, our version, the rank and the time are added.
         rank: 0 where there is one process. Rank 0 also writes the run's own header and the event file.
-        on_problem: Told once, in a sentence, when the disk is full or read-only. From then on nothing is written, and no method raises.
+        on_problem: Told once, in a few words, when the disk is full or read-only. From then on nothing is written, and no method raises.
+
+    Attributes:
+        num_updates: How many were written.
 
     Raises:
         GradclipError: Where a recorded run lies there already, or something else is called as its files are.
@@ -62,6 +65,7 @@ class RunWriter:
         self._fds: dict[str, files.Opened] = {}
         self._speaks_for_all = False
         self._num_tensors = 0
+        self.num_updates = 0
         # A forked child has the descriptors too, but writes nothing.
         self._pid = os.getpid()
         self._broken = False
@@ -105,6 +109,7 @@ class RunWriter:
         """
         with self._survived():
             self._append(UPDATES_FILE, blocks.packed(blocks.UPDATES, packed_updates(steps, columns, tensor_norms)))
+            self.num_updates += len(steps) if self._can_write() else 0
             if self.rank == 0:
                 self._append(_events_name(self._fds), b"".join(_events(steps, columns)), beside=self.directory)
 
@@ -121,15 +126,20 @@ class RunWriter:
         return folder / f"step-{step:08d}.safetensors"
 
     def report(self, problem: str) -> None:
-        """Say what went wrong, once a run."""
+        """Say what went wrong, once a run; nothing is written any more."""
         if not self._broken:
             self._broken = True
+            self._header["fault"] = problem
             if self._on_problem is not None:
                 self._on_problem(problem)
 
     def close(self, ended: str) -> None:
         """How it ended; nothing can be written afterwards."""
-        self.set_header(ended=ended)
+        self._header["ended"] = ended
+        # A disk may be full for the updates and still have room for what became of them.
+        was_broken, self._broken = self._broken, False
+        with suppress(OSError) if was_broken else self._survived():
+            self._replace_header()
         self._broken = True
         for opened in self._fds.values():
             with suppress(OSError):
@@ -142,7 +152,7 @@ class RunWriter:
         try:
             yield
         except OSError as e:
-            self.report(f"{self.directory}: recording stopped ({e.strerror or e}); the training goes on")
+            self.report(f"{self.directory}: {e.strerror or e}")
 
     def _can_write(self) -> bool:
         return not self._broken and os.getpid() == self._pid

@@ -125,8 +125,12 @@ class _Recording:
     def _tell(self, watcher: Watcher) -> None:
         where = self._settings["directory"]
         if watcher.failed:
-            return
-        if watcher.updates:
+            # Why was said when it happened.
+            if watcher.num_recorded and os.path.isdir(where):
+                from gradclip_cli.wording import count
+
+                say(f"{count(watcher.num_recorded, 'update')} recorded before that\nsee with: gradclip analyze {_quoted(where)}")
+        elif watcher.updates:
             if os.path.isdir(where):
                 say(f"{watcher.updates:,} updates recorded\nsee them with: gradclip analyze {_quoted(where)}")
         elif os.path.isdir(where):

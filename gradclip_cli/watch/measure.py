@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
 import torch
 
@@ -16,20 +18,14 @@ _MANY = 1000
 
 
 @torch.no_grad()
-def tensor_norms(gradients: list[torch.Tensor]) -> torch.Tensor | None:
-    """The L2 norm of each gradient (of the local shard of a sharded one), float32 or float64, on its device; None of none.
+def tensor_norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The L2 norm of each gradient (of the local shard of a sharded one), float32 or float64, in their order.
 
-    Where devices or types differ, all are on the device of the first.
+    They stay where they are: a vector for each stretch of gradients of one device and type, which nearly always is all.
     """
     if len(gradients) >= _MANY and all(map(is_small, gradients)):
-        return _small_norms(gradients)
-    norms = _norms_one_by_one(gradients)
-    if not norms:
-        return None
-    first = norms[0]
-    if any(n.dtype is not first.dtype or n.device != first.device for n in norms):
-        norms = [n.to(first.device, torch.float64 if first.device.type == "cpu" else torch.float32) for n in norms]
-    return torch.stack(norms)
+        return [_small_norms(gradients)]
+    return [torch.stack(list(stretch)) for _, stretch in groupby(_norms_one_by_one(gradients), lambda n: (n.device, n.dtype))]
 
 
 def _small_norms(gradients: list[torch.Tensor]) -> torch.Tensor:
@@ -44,7 +40,7 @@ def _norms_one_by_one(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
     groups: dict[tuple[torch.device, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
     for i, gradient in enumerate(gradients):
         # Every microsecond here is taken some hundred times a step.
-        values = gradient if type(gradient) is torch.Tensor and gradient.layout is torch.strided else local(gradient)
+        values = gradient if type(gradient) is torch.Tensor and gradient.layout is torch.strided else _values(gradient)
         if not (values.is_floating_point() or values.is_complex()):
             values = values.float()
         if values.device.type == "cpu" and values.numel() > _LARGE:
@@ -54,6 +50,30 @@ def _norms_one_by_one(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         for (i, _), norm in zip(members, torch._foreach_norm([t for _, t in members], 2.0, dtype=_wide(dtype)), strict=True):
             norms[i] = norm
     return [n for n in norms if n is not None]
+
+
+def _values(gradient: torch.Tensor) -> torch.Tensor:
+    """Numbers whose norm is that of the gradient."""
+    gradient = gradient.detach()
+    if gradient.layout is torch.sparse_coo and not gradient.is_coalesced():
+        return _summed_rows(gradient)
+    return local(gradient)
+
+
+def _summed_rows(gradient: torch.Tensor) -> torch.Tensor:
+    """The rows of a sparse gradient, those of one place added up. As many as before: `coalesce` waits to learn how many are left."""
+    values = gradient._values()
+    if not values.shape[0]:
+        return values
+    values = values.to(_wide(values.dtype) or values.dtype)
+    places = torch.zeros_like(gradient._indices()[0])
+    for index, size in zip(gradient._indices(), gradient.shape, strict=False):
+        places = places * size + index
+    order = places.argsort()
+    places = places[order]
+    row = torch.cat((torch.zeros_like(places[:1]), (places[1:] != places[:-1]).cumsum(0)))
+    summed = torch.zeros_like(values).index_add_(0, row, values[order])
+    return torch.view_as_real(summed) if summed.is_complex() else summed
 
 
 def _row_norms(values: torch.Tensor) -> torch.Tensor:

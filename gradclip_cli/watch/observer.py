@@ -5,18 +5,23 @@ in the user's code, or None); the other keys depend on the kind. `o` numbers an 
 numbers too (`tensors` of the rank's part names them). Norms are L2 norms of what this process holds: of a
 sharded parameter the local shard.
 
-    optimizer  o, class, tensors, inside (options of a class that clips inside), sharded, ranks (that hold all shards together)
-    backward   scale (the loss scale in the loss, 1 where none), changed {o: [tensor]}, norms {o: norm after}, in_step
+    optimizer  o, class, tensors, inside (options of a class that clips inside), around (those of an object that wraps it), sharded,
+               groups [[tensor], [rank]] (sharded tensors and the ranks that hold one copy of them together)
+    backward   scale (the loss scale in the loss, 1 where none), from_loss (not from gradients it was given), changed {o: [tensor]},
+               norms {o: norm after}, in_step
     clip       how (norm|value), bound, p, returned, given, tensors, repeated, empty (tensors without gradient),
                foreign, foreign_gradients, copies, before/after {o: norm}, factors {o: [smallest, largest]},
                scaled {o: scale still in the gradients}, in_backward, in_step, behind_update (in a step that has written
-               the parameters), raised
+               the parameters), raised, shards {before|after: {o: [norm of each group's shards here]}}
     measure    returned, given, p          a norm was computed by `get_total_norm` and nothing was scaled by it
-    edit       o, stack, tensors, change counts, factors, clamp, before, after, before_of_them, after_of_them (of what changed alone)
+    edit       o, stack, tensors, change counts, factors, clamp, before, after, before_of_them, after_of_them (of what changed alone),
+               shards {before|...: [norm of each group's shards here]}
                gradients changed by no call that we know
     unscale    o, scale, automatic
     enter      o, closure, in_backward, wrapper
-    use        o, norm, largest, nonfinite [tensor], tensors [with a non-zero gradient], norms, empty, skipped, divided, evaluation
+    use        o, norm, largest, nonfinite [tensor], tensors [with a non-zero gradient], norms, empty, skipped, divided, evaluation,
+               reduced_with [rank] (that the script's own call summed gradients with), by_own_code (something made no call that we
+               know and changed them since the last such call or backward)
     exit       o
     skip       o, scale                    the scaler did not call `step`
     hand       norm, bound, over, function  what the user's own code computed from the gradients
@@ -27,7 +32,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,9 +40,9 @@ import torch
 
 from gradclip_cli.watch.hook import hook
 from gradclip_cli.watch.registry import Registry
-from gradclip_cli.watch.sites import call_site, user_stack
+from gradclip_cli.watch.sites import call_site, user_stack, wrapper_of
 from gradclip_cli.watch.states import Change, Reader, State, compare, state_of
-from gradclip_cli.watch.window import Window
+from gradclip_cli.watch.window import Window, address
 
 Event = dict[str, Any]
 # Options by which optimizer classes clip on their own, out of sight.
@@ -108,6 +113,7 @@ class Observer:
     registry: Registry = field(default_factory=Registry)
     updates: int = 0
     steps_begun: int = 0
+    clips_seen: int = 0
     _told: set[int] = field(default_factory=set)
     _states: dict[int, State | None] = field(default_factory=dict)  # at the last look
     _reader: Reader = field(default_factory=Reader)
@@ -115,6 +121,9 @@ class Observer:
     _threads: dict[int, _Here] = field(default_factory=dict)
     _last_here: _Here = field(default_factory=_Here)
     _stepped_in: dict[int, int] = field(default_factory=dict)  # o -> thread
+    _marks: dict[int, int] = field(default_factory=dict)  # o -> mark of its gradients when a backward or a known call had ended
+    _changed: set[int] = field(default_factory=set)  # those whose gradients had another mark since
+    _reduced_with: list[int] = field(default_factory=list)  # ranks
 
     @property
     def _here(self) -> _Here:
@@ -156,17 +165,20 @@ class Observer:
 
     def _tell_optimizer(self, o: int, optimizer: torch.optim.Optimizer) -> None:
         owned = self.registry.owned[o]
-        parameters = [self.registry.parameter(i) for i in owned]
-        inside = {} if _is_torch(optimizer) else {k: str(v) for k, v in optimizer.defaults.items() if k in _INSIDE and v}
-        sharded = [i for i, p in zip(owned, parameters, strict=True) if p is not None and _is_sharded(p)]
-        ranks = _ranks_of(parameters)
-        self._say("optimizer", o=o, **{"class": type(optimizer).__qualname__}, tensors=owned, sharded=sharded, ranks=ranks, inside=inside)
+        inside = {} if _is_torch(optimizer) else _options(optimizer.defaults)
+        wrapper = wrapper_of(optimizer)
+        around = {f"{type(wrapper).__qualname__}.{k}": v for k, v in _options(getattr(wrapper, "__dict__", {})).items()}
+        groups = self.registry.sharded[o]
+        sharded = sorted(i for tensors, _ in groups for i in tensors)
+        name = {"class": type(optimizer).__qualname__}
+        self._say("optimizer", o=o, **name, tensors=owned, sharded=sharded, groups=groups, inside=inside, around=around)
         self._told.add(o)
 
     @hook
     def backward_begins(self) -> None:
         """Before the engine runs: changes by hand since the last point belong to what came before."""
         self._look()
+        self._note_changed()
         self._close_window()
         self._here.backward_depth += 1
 
@@ -187,7 +199,8 @@ class Observer:
                 self._here.losses.clear()
                 self._here.losses_taken = False
             self._here.losses.append((loss.detach().clone().reshape(()), self._here.scale))
-        event: Event = {"scale": self._here.scale, "in_step": bool(self._here.steps)}
+        from_loss = isinstance(loss, torch.Tensor) and loss.numel() == 1
+        event: Event = {"scale": self._here.scale, "in_step": bool(self._here.steps), "from_loss": from_loss}
         if self.exact:
             changed, norms = self._changes()
             event |= {"changed": {o: [i for i, _, _ in c] for o, c in changed.items()}, "norms": norms}
@@ -197,6 +210,7 @@ class Observer:
         if _number(self._here.scale) != 1:
             self._scaled |= dict.fromkeys(touched, self._here.scale)
         self._say("backward", **event)
+        self._mark([o for o, _ in self.registry.optimizers()])
         self._here.scale = 1.0
         self._open_window()
 
@@ -227,6 +241,11 @@ class Observer:
         self._here.norm = _Norm(total, given, p, site)
 
     @hook
+    def norm_by_hand(self) -> None:
+        """The script's own code makes a norm of gradients, and may scale them by it: what it did to them before is told first."""
+        self._look()
+
+    @hook
     def clip_begins(self) -> None:
         """Before gradients are scaled or clamped by torch."""
         self._pause_window()
@@ -251,6 +270,7 @@ class Observer:
             total: The norm it scaled by.
             whole: It is the norm over all ranks, by FSDP1's own method.
         """
+        self.clips_seen += 1
         norm, self._here.norm = self._here.norm, None
         if norm is not None and norm.total is not total:
             self._here.norm = norm
@@ -264,7 +284,7 @@ class Observer:
             "how": how,
             "bound": _plain(bound),
             "p": norm.p if norm else p,
-            "returned": total,
+            "returned": None if total is None else total.detach().clone(),  # a script may go on and average it over ranks, in place
             "whole": whole or (total is not None and hasattr(total, "full_tensor")),
             "given": len(parameters),
             "tensors": list(distinct),
@@ -277,7 +297,7 @@ class Observer:
             "in_step": bool(self._here.steps),
         }
         if self.exact:
-            before = self._norms(self._states)
+            states, before = self._states, self._norms(self._states)
             copies = self._copies(foreign)
             changed, after = self._changes()
             factors = {}
@@ -285,16 +305,25 @@ class Observer:
                 scalings = [f for _, c, f in changes if c is Change.SCALED]
                 factors[o] = [min(scalings), max(scalings)] if scalings else []
             event |= {"before": before, "after": after, "factors": factors, "copies": copies}
+            sharded = [o for o in before if self.registry.sharded[o]]
+            event["shards"] = {
+                name: {o: self._norms_of_shards(o, at) for o in sharded} for name, at in (("before", states), ("after", self._states))
+            }
         event["behind_update"] = bool(self._here.steps) and self._here.steps[-1].versions != self._versions(self._here.steps[-1].o)
         for step in self._here.steps:
             step.clipped_inside |= not event["behind_update"]
         self._say("clip", site=norm.site if norm else call_site(), **event)
+        if how == "norm":
+            # From here on the norm from before is that of the call.
+            for o in [o for o in self._marks if not set(known).isdisjoint(self.registry.owned[o])]:
+                del self._marks[o]
         self._open_window()
 
     @hook
     def unscale_begins(self) -> None:
         """Before a scaler divides gradients."""
         self._look()
+        self._note_changed()
 
     @hook
     def unscale_ends(self, optimizer: torch.optim.Optimizer, scale: float | torch.Tensor, *, automatic: bool) -> None:
@@ -307,12 +336,23 @@ class Observer:
         for o in owners:
             self._scaled.pop(o, None)
             self._say("unscale", o=o, scale=scale, automatic=automatic)
+        self._mark(owners)
         self._open_window()
+
+    @hook
+    def reduces(self, tensor: torch.Tensor, ranks: Callable[[], list[int]]) -> None:
+        """The script sums a tensor over ranks."""
+        # One gradient is enough to know.
+        if self.exact and not self._reduced_with and (where := address(tensor)):
+            gradients = (q.grad for q in self._parameters().values())
+            if any(g is not None and address(g) == where for g in gradients):
+                self._reduced_with = ranks()
 
     @hook
     def zero_begins(self) -> None:
         """Before `zero_grad`."""
         self._look()
+        self._note_changed()
         # Gradients that no step has used are worth a look also where they are not read: a loop may drop a batch.
         unused = not self.exact and self._here.losses and not self._here.losses_taken
         self._here.unused = {i for i, q in self._parameters().items() if q.grad is not None} if unused else set()
@@ -321,6 +361,7 @@ class Observer:
     def zeroed(self) -> None:
         """After it."""
         self._look(zero=True)
+        self._mark(list(self._marks))
         if self._here.unused:
             self._tell_cleared()
 
@@ -330,6 +371,7 @@ class Observer:
         o = self.optimizer(optimizer)
         self._scaled.pop(o, None)
         self._say("skip", o=o, scale=scale)
+        self._forget_mark(o)
         self._here.losses_taken = True
         self.updates += 1
         self.on_update(o)
@@ -376,6 +418,7 @@ class Observer:
         if self._here.steps:
             self._here.steps[-1].inner_used = True
         self._scaled.pop(step.o, None)
+        self._forget_mark(step.o)
         self._here.losses_taken = True
         # A loop that clips behind the step by hand is seen doing it.
         self._open_window()
@@ -390,13 +433,35 @@ class Observer:
         """In a forked child: what the parent saw is the parent's."""
         # Another thread of the parent's may have held it.
         self.lock = threading.RLock()
-        self.failed = False
         self._close_window()
         self.registry = Registry()
         self.updates = 0
-        for held in (self._told, self._states, self._scaled, self._threads, self._stepped_in):
+        for held in (
+            self._told,
+            self._states,
+            self._scaled,
+            self._threads,
+            self._stepped_in,
+            self._reduced_with,
+            self._marks,
+            self._changed,
+        ):
             held.clear()
         self._last_here = _Here()
+
+    def let_go(self) -> None:
+        """After a fault: what was held is free, and no window of this thread's stays open."""
+        here = self._threads.get(threading.get_ident())
+        if here is None:
+            return
+        for held in (self._told, self._states, self._scaled, self._stepped_in, self._marks, self._changed):
+            held.clear()
+        self._reader, self._last_here = Reader(), _Here()
+        if here.window is not None:
+            here.window.close()
+        # Closed in the middle of a call it leaves the stack of modes the next time.
+        if here.window is None or not here.window.is_left_over:
+            del self._threads[threading.get_ident()]
 
     def finish(self) -> None:
         """Nothing more comes."""
@@ -412,11 +477,14 @@ class Observer:
     def _use(self, step: _Step, optimizer: torch.optim.Optimizer, *, again: bool = False) -> None:
         divided = getattr(optimizer, "grad_scale", None)
         found_inf = getattr(optimizer, "found_inf", None)
+        self._note_changed()
         event: Event = {
             "o": step.o,
             "evaluation": step.evaluations,
             "divided": divided,
             "skipped": found_inf,
+            "by_own_code": step.o in self._changed,
+            "reduced_with": self._reduced_with,
         }
         if self.exact:
             scale = float(divided) if divided is not None else 1.0
@@ -446,6 +514,25 @@ class Observer:
     def _versions(self, o: int) -> int:
         return sum(p._version for i in self.registry.owned[o] if (p := self.registry.parameter(i)) is not None)
 
+    def _mark(self, optimizers: Iterable[int]) -> None:
+        """Gradients are what a backward, or a call that we know, has made of them."""
+        elsewhere = self._elsewhere()
+        self._marks |= {o: self._mark_of(self.registry.owned[o]) for o in optimizers if o not in elsewhere}
+
+    def _note_changed(self) -> None:
+        """Which of them are not that any more. Their values are not read; what goes through `.data` cannot be seen so."""
+        elsewhere = self._elsewhere()
+        self._changed |= {o for o, mark in self._marks.items() if o not in elsewhere and self._mark_of(self.registry.owned[o]) != mark}
+
+    def _forget_mark(self, o: int) -> None:
+        self._marks.pop(o, None)
+        self._changed.discard(o)
+
+    def _mark_of(self, owned: list[int]) -> int:
+        """Another number where a gradient was written in place, or is another tensor."""
+        gradients = [g for i in owned if (p := self.registry.parameter(i)) is not None and (g := p.grad) is not None]
+        return sum(hash((id(g), 0 if g.is_inference() else g._version)) for g in gradients)
+
     def _gradient(self, i: int) -> torch.Tensor | None:
         parameter = self.registry.parameter(i)
         return None if parameter is None else parameter.grad
@@ -469,12 +556,15 @@ class Observer:
         return by_optimizer, self._norms(self._states)
 
     def _parameters(self) -> dict[int, torch.Tensor]:
-        """Those that no other thread trains. Theirs change while we look, and a gradient that is freed meanwhile would end the process."""
-        ident = threading.get_ident()
-        theirs = [o for o, t in self._stepped_in.items() if t != ident] if ident in self._threads else []
-        elsewhere = {i for o in theirs for i in self.registry.owned[o]}
+        """Those that no other thread trains."""
+        elsewhere = {i for o in self._elsewhere() for i in self.registry.owned[o]}
         parameters = self.registry.parameters()
         return {i: q for i, q in parameters.items() if i not in elsewhere} if elsewhere else parameters
+
+    def _elsewhere(self) -> set[int]:
+        """Optimizers of other threads: their gradients change while we look, and one that is freed meanwhile would end the process."""
+        ident = threading.get_ident()
+        return {o for o, t in self._stepped_in.items() if t != ident} if ident in self._threads else set()
 
     def _norms(self, states: Mapping[int, State | None]) -> dict[int, float]:
         norms = {}
@@ -487,6 +577,13 @@ class Observer:
     def _norm_of(changes: list[tuple[int, Change, float]], states: Mapping[int, State | None]) -> float:
         return math.hypot(*(s.norm for i, _, _ in changes if (s := states.get(i)) is not None))
 
+    def _norms_of_shards(self, o: int, states: Mapping[int, State | None], of: set[int] | None = None) -> list[float]:
+        """Of each group of the optimizer's sharded tensors, or of some of them, the norm of what this process holds."""
+        return [
+            math.hypot(*(s.norm for i in tensors if (of is None or i in of) and (s := states.get(i)) is not None))
+            for tensors, _ in self.registry.sharded[o]
+        ]
+
     def _look(self, *, zero: bool = False) -> None:
         """Tell of changes that no call we know made."""
         if not self.exact:
@@ -496,6 +593,13 @@ class Observer:
         before = self._norms(states) if changed else {}
         for o in changed.keys() & before.keys() & after.keys():
             changes = changed[o]
+            them = {i for i, _, _ in changes}
+            shards = {
+                "before": self._norms_of_shards(o, states),
+                "after": self._norms_of_shards(o, self._states),
+                "before_of_them": self._norms_of_shards(o, states, them),
+                "after_of_them": self._norms_of_shards(o, self._states, them),
+            }
             counts: dict[str, int] = {}
             for _, change, _ in changes:
                 counts[change.value] = counts.get(change.value, 0) + 1
@@ -511,6 +615,7 @@ class Observer:
                 after=after[o],
                 before_of_them=self._norm_of(changes, states),
                 after_of_them=self._norm_of(changes, self._states),
+                shards=shards if self.registry.sharded[o] else {},
                 zero=zero,
                 in_step=bool(self._here.steps),
                 site=call_site() if zero or self._here.steps or self._here.window is None else self._here.window.wrote,
@@ -538,12 +643,16 @@ class Observer:
                 )
 
     def _copies(self, foreign: list[torch.Tensor]) -> int:
-        """How many tensors that no optimizer owns carry the very gradient of one that is owned."""
+        """How many tensors that no optimizer owns carry the very gradient of one that is owned, or all of an optimizer's in one."""
         if not foreign or len(foreign) > len(self.registry) * 2:
             return 0
-        marks = {(s.norm, s.largest) for s in list(self._states.values()) if s is not None and not s.is_zero}
+        states = [(s.norm, s.largest) for s in list(self._states.values()) if s is not None and not s.is_zero]
+        for _, owned in self.registry.optimizers():
+            own = [s for i in owned if (s := self._states.get(i)) is not None]
+            states.append((math.hypot(*(s.norm for s in own)), max((s.largest for s in own), default=0.0)))
+        marks = set(states)
         # Scaled in float32; of a tensor with one element the quotient tells nothing.
-        scaled = {f"{s.norm / s.largest:.4g}" for s in list(self._states.values()) if s is not None and s.norm > s.largest > 0}
+        scaled = {f"{norm / largest:.4g}" for norm, largest in states if norm > largest > 0}
         copies = 0
         for state in map(state_of, (q.grad for q in foreign if q.grad is not None)):
             copies += (state.norm, state.largest) in marks or (state.largest > 0 and f"{state.norm / state.largest:.4g}" in scaled)
@@ -559,7 +668,7 @@ class Observer:
     def _open_window(self) -> None:
         if self.exact and not self._here.steps and not self._here.backward_depth:
             if self._here.window is None:
-                self._here.window = Window()
+                self._here.window = Window(self.norm_by_hand)
             self._here.window.open(self._parameters)
 
     def _pause_window(self) -> None:
@@ -582,28 +691,8 @@ def _is_torch(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer).__module__.startswith("torch.optim")
 
 
-def _is_sharded(parameter: torch.Tensor) -> bool:
-    # FSDP1 marks what it holds a flat shard of.
-    if getattr(parameter, "_fsdp_flattened", False) or type(parameter).__name__ == "FlatParameter":
-        return True
-    placements: Iterable[Any] = getattr(parameter, "placements", ())
-    return any(map(_is_shard, placements))
-
-
-def _is_shard(placement: Any) -> bool:
-    # A tensor that is sharded twice along one dimension has a placement of its own kind.
-    return placement.is_shard() or type(placement).__name__ == "_StridedShard"
-
-
-def _ranks_of(parameters: Iterable[Any]) -> list[int]:
-    """The ranks that hold one whole copy of the sharded tensors together, this one among them; none where it is not known."""
-    for p in parameters:
-        mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", ())
-        here = mesh.get_coordinate() if mesh is not None and any(map(_is_shard, placements)) else None
-        if mesh is not None and here is not None:
-            copy = mesh.mesh[tuple(slice(None) if _is_shard(x) else c for x, c in zip(placements, here, strict=True))]
-            return sorted(copy.reshape(-1).tolist())
-    return []
+def _options(values: Mapping[str, Any]) -> dict[str, str]:
+    return {k: str(values[k]) for k in _INSIDE if isinstance(values.get(k), int | float) and values[k]}
 
 
 def _number(value: float | torch.Tensor) -> float:
@@ -617,17 +706,21 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, int | float | bool | str | None) else str(value)
 
 
-def as_json(event: Mapping[str, Any]) -> Event:
-    """The event with tensors read and keys as text, ready to be written. Synchronises with their devices."""
-    return {k: _json(v) for k, v in event.items()}
-
-
-def _json(value: Any) -> Any:
+def scalars_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in an event, each of which stands for a number."""
     if isinstance(value, torch.Tensor):
-        value = value.detach()
-        return float(value.to_local() if hasattr(value, "to_local") else value)
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for v in value.values() if isinstance(value, dict) else value:
+            yield from scalars_in(v)
+
+
+def as_json(value: Any, read: Callable[[torch.Tensor], float]) -> Any:
+    """An event with numbers for its tensors and keys as text, ready to be written."""
+    if isinstance(value, torch.Tensor):
+        return read(value)
     if isinstance(value, dict):
-        return {str(k): _json(v) for k, v in value.items()}
+        return {str(k): as_json(v, read) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_json(v) for v in value]
+        return [as_json(v, read) for v in value]
     return value

@@ -24,6 +24,7 @@ class Patches:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._undo: list[Callable[[], None]] = []
+        self._hooks: list[Any] = []
         self._last_hooks: dict[int, Any] = {}
         self._unscaling = 0
         self._fsdp_done = False
@@ -34,14 +35,15 @@ class Patches:
         for name, wrap in (("_get_total_norm", self._total_norm), ("_clip_grads_with_norm_", self._clip_with_norm)):
             self._replace_everywhere(clip_grad, name, wrap)
         self._replace_everywhere(clip_grad, "clip_grad_value_", self._clip_value)
+        if torch.distributed.is_available():
+            self._replace_everywhere(torch.distributed.distributed_c10d, "all_reduce", self._all_reduce)
         scaler = torch.amp.GradScaler
         for name, wrap in (("scale", self._scale), ("unscale_", self._unscale), ("step", self._scaler_step)):
             self._replace(scaler, name, wrap)
         self._replace(Optimizer, "add_param_group", self._add_param_group)
         self._replace(Optimizer, "zero_grad", self._zero_grad)
         self._replace(torch.nn.Module, "zero_grad", self._zero_grad)
-        for handle in (register_optimizer_step_pre_hook(self._before_step), register_optimizer_step_post_hook(self._after_step)):
-            self._undo.append(handle.remove)
+        self._hooks += [register_optimizer_step_pre_hook(self._before_step), register_optimizer_step_post_hook(self._after_step)]
         import gc
 
         # Those made before we came.
@@ -49,13 +51,18 @@ class Patches:
             if issubclass(type(thing), Optimizer) and hasattr(thing, "param_groups"):
                 self._observer.optimizer(thing)
 
-    def remove(self) -> None:
-        """Leave torch as it was."""
+    def put_back(self) -> None:
+        """Functions and methods as they were. Hooks of optimizers stay: torch may be going through them."""
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
-        for handle in self._last_hooks.values():
+
+    def remove(self) -> None:
+        """Leave torch as it was."""
+        self.put_back()
+        for handle in (*self._hooks, *self._last_hooks.values()):
             handle.remove()
+        self._hooks.clear()
         self._last_hooks.clear()
 
     # --- replacing
@@ -151,6 +158,16 @@ class Patches:
 
         return clip_grad_value_
 
+    def _all_reduce(self, original: Any) -> Any:
+        observer = self._observer
+
+        def all_reduce(tensor: Any, op: Any = torch.distributed.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+            if not torch.compiler.is_compiling() and torch.distributed.is_initialized():
+                observer.reduces(tensor, lambda: torch.distributed.get_process_group_ranks(group))
+            return original(tensor, op, group, async_op)
+
+        return all_reduce
+
     def _scale(self, original: Any) -> Any:
         observer = self._observer
 
@@ -228,8 +245,11 @@ class Patches:
         def wrap(original: Any) -> Any:
             def clip_grad_norm_(owner: Any, max_norm: float, norm_type: float = 2.0) -> Any:
                 observer.clip_begins()
+                before = observer.clips_seen
                 total = original(owner, max_norm, norm_type)
-                observer.clip_ends("norm", max_norm, list(owner.parameters()), total, p=float(norm_type), whole=True)
+                # Where nothing is sharded the method calls the function of torch.nn.utils.
+                if observer.clips_seen == before:
+                    observer.clip_ends("norm", max_norm, list(owner.parameters()), total, p=float(norm_type), whole=True)
                 return total
 
             return clip_grad_norm_

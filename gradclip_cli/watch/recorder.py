@@ -6,19 +6,21 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 
 from gradclip_cli.runfile import RunWriter
+from gradclip_cli.watch.host import Host, Progress
 from gradclip_cli.watch.measure import tensor_norms
-from gradclip_cli.watch.observer import Event, Observer, as_json
+from gradclip_cli.watch.observer import Event, Observer, as_json, scalars_in
 from gradclip_cli.watch.registry import Registry
 from gradclip_cli.watch.signals import signals_wait
 
 # A block is written when so many updates wait, or so long after the one before. Where nobody waits for a device that is sooner, as
-# long as writing takes no more than this share of the time: SIGTERM without a handler, or the kernel, take with them what waits.
+# long as writing takes no more than this share of the time: SIGTERM without a handler (see `signals`), or the kernel, take what waits.
 _BLOCK_UPDATES = 100
 _BLOCK_S = 5.0
 _BLOCK_ON_CPU_S, _ON_CPU_FRACTION = 2.0, 0.01
@@ -46,16 +48,23 @@ class _Row:
     step: int
     optimizer: int
     tensors: list[int]
-    norms: torch.Tensor | None
+    norms: list[torch.Tensor]  # one behind the other they are those of `tensors`
     clips: list[_Clip]
     losses: list[tuple[torch.Tensor, Any]]
-    rates: list[float]
+    rates: list[float | torch.Tensor]
     scale: Any
     at: float
     divided: Any = None
     found_inf: Any = None
     skipped: bool = False
+    changed: bool = False  # perhaps, by the script's own code, since the backward
     batch: Mapping[str, float] = field(default_factory=dict)
+
+    def scalars(self) -> list[torch.Tensor]:
+        """All numbers that are still on a device, but for the norms."""
+        held = [self.divided, self.found_inf, self.scale, *self.rates, *(x for pair in self.losses for x in pair)]
+        held += [x for c in self.clips for x in (c.returned, c.bound)]
+        return [x for x in held if isinstance(x, torch.Tensor)]
 
 
 class Recorder:
@@ -65,7 +74,7 @@ class Recorder:
         writer: Makes the writer of this rank's part at the first update (a process that never steps leaves nothing).
         every_update: Write after each update; for short runs that are read at once.
         batch: Gives what was seen of the batches since it was asked last.
-        keep: Called with the step, a function that gives the gradients by name, and the norms, right before the step.
+        keep: Called right before the step with its number, and functions that give the gradients by name and the norm of all.
     """
 
     def __init__(
@@ -82,6 +91,7 @@ class Recorder:
         self._batch = batch
         self._keep = keep
         self._rows: list[_Row] = []
+        self._progress = Progress()
         # By thread: the row of the step that goes on, and the clips since the step before.
         self._currents: dict[int, _Row] = {}
         self._events: list[Event] = []
@@ -95,6 +105,7 @@ class Recorder:
         self._last_row_at: float | None = None
         self._num_tensors = 0
         self._max_norm: float | None = None
+        self._own_code = False
         self.observer: Observer | None = None
 
     @property
@@ -114,6 +125,7 @@ class Recorder:
     def event(self, event: Event) -> None:
         """Take an event of the trace."""
         self._update_events.append(event)
+        self._progress.mark(x for x in event.values() if isinstance(x, torch.Tensor))
         kind = event["k"]
         if (
             kind == "clip"
@@ -129,6 +141,9 @@ class Recorder:
             )
         elif kind == "skip":
             self._skipped(event)
+        elif (kind == "hand" and event["bound"] is not None) or (kind == "edit" and _shrinks(event)):
+            # The script may clip by its own code, and `.data` tells nobody when it does.
+            self._own_code = True
 
     def use(self, o: int, optimizer: torch.optim.Optimizer, event: Event) -> None:
         """Measure the gradients the optimizer is about to use."""
@@ -139,8 +154,9 @@ class Recorder:
         norms = tensor_norms([g for _, g in pairs])
         clips = self._clips.get(self._thread, [])
         row = _Row(observer.updates + 1, o, [i for i, _ in pairs], norms, clips, list(observer.losses()), [], None, time.monotonic())
-        row.rates = [_plain(group.get("lr", math.nan)) for group in optimizer.param_groups]
+        row.rates = [_rate(group.get("lr", math.nan)) for group in optimizer.param_groups]
         row.divided, row.found_inf = event["divided"], event["skipped"]
+        row.changed = event["by_own_code"] or self._own_code
         scales = [s for _, s in row.losses if not isinstance(s, float) or s != 1.0]
         row.scale = scales[-1] if scales else None
         if self._batch is not None:
@@ -148,10 +164,15 @@ class Recorder:
             current = self._currents.get(self._thread)
             row.batch = self._batch() or (current.batch if current is not None else {})
         self._currents[self._thread] = row
-        if self._keep is not None and norms is not None:
+        if self._keep is not None and norms:
             registry = observer.registry
-            before = clips[-1].returned if clips else torch.linalg.vector_norm(norms)
-            self._keep(row.step, lambda: _by_name(registry, pairs), before, bound=clips[-1].bound if clips else None, scale=row.divided)
+            self._keep(
+                row.step,
+                lambda: _by_name(registry, pairs),
+                lambda: clips[-1].returned if clips else _total(norms),
+                bound=clips[-1].bound if clips else None,
+                scale=row.divided,
+            )
 
     def update(self, o: int) -> None:
         """The step is over."""
@@ -162,8 +183,8 @@ class Recorder:
             self.flush()
 
     def _longest_s(self) -> float:
-        norms = self._rows[-1].norms if self._rows else None
-        on_cpu = norms is not None and norms.device.type == "cpu"
+        norms = self._rows[-1].norms if self._rows else []
+        on_cpu = bool(norms) and all(v.device.type == "cpu" for v in norms)
         return min(_BLOCK_S, max(_BLOCK_ON_CPU_S, self._took_s / _ON_CPU_FRACTION)) if on_cpu else _BLOCK_S
 
     @property
@@ -176,12 +197,13 @@ class Recorder:
             self._num_rows += 1
             row.step = self._num_rows
             self._rows.append(row)
+            self._progress.mark((*row.norms, *row.scalars()))
 
     def _skipped(self, event: Event) -> None:
         observer = self.observer
         assert observer is not None
         clips = self._clips.get(self._thread, [])
-        row = _Row(observer.updates + 1, event["o"], [], None, clips, list(observer.losses()), [], event["scale"], time.monotonic())
+        row = _Row(observer.updates + 1, event["o"], [], [], clips, list(observer.losses()), [], event["scale"], time.monotonic())
         row.skipped = True
         if self._batch is not None:
             row.batch = self._batch()
@@ -197,6 +219,15 @@ class Recorder:
             self._shapes.add(shape)
         self._update_events = []
 
+    def let_go(self) -> None:
+        """Nothing more is measured: what waits to be written is kept, and nothing besides."""
+        self._batch = self._keep = None
+
+    @property
+    def num_written(self) -> int:
+        """Updates that can be read from the disk."""
+        return 0 if self._writer is None else self._writer.num_updates
+
     # --- writing
 
     def _is_cheap(self) -> bool:
@@ -207,7 +238,7 @@ class Recorder:
     def flush(self) -> None:
         """Write what is there. The one moment that waits for the device."""
         begun, is_first = time.monotonic(), self._writer is None
-        with signals_wait():
+        with signals_wait(), torch._C.DisableTorchFunction():
             self._flush()
         self._written_at = time.monotonic()
         # To make the files takes its time once.
@@ -227,10 +258,12 @@ class Recorder:
         if len(observer.registry) > self._num_tensors:
             writer.add_tensors(observer.registry.describe()[self._num_tensors :])
             self._num_tensors = len(observer.registry)
+        scalars = [x for row in rows for x in row.scalars()] + list(scalars_in(events))
+        on_host = Host(scalars, [v for row in rows for v in row.norms], self._progress)
         if rows:
-            self._write_rows(writer, rows)
+            self._write_rows(writer, rows, on_host)
         if events:
-            writer.append_events([as_json(e) for e in events])
+            writer.append_events([as_json(e, on_host) for e in events])
 
     def close(self, ended: str) -> None:
         """Write the rest and how the run ended."""
@@ -243,10 +276,10 @@ class Recorder:
         if self._writer is not None:
             self._writer.close(ended)
 
-    def _write_rows(self, writer: RunWriter, rows: list[_Row]) -> None:
+    def _write_rows(self, writer: RunWriter, rows: list[_Row], on_host: Host) -> None:
         n = len(rows)
         norms = np.full((n, self._num_tensors), np.nan, np.float32)
-        on_host = _Host(rows)
+        vectors = iter(on_host.vectors)
         columns: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
 
         def put(name: str, i: int, value: float) -> None:
@@ -257,16 +290,17 @@ class Recorder:
         for name in ("grad_norm", "grad_norm_used", "loss"):
             columns[f"has_{name}"] = np.zeros(n)
         for i, row in enumerate(rows):
-            tensor = on_host.norms[i] / on_host(row.divided, 1.0)
+            tensor = np.concatenate([np.empty(0), *islice(vectors, len(row.norms))]) / on_host(row.divided, 1.0)
             norms[i, row.tensors] = tensor
             used = math.sqrt(float(np.square(tensor, dtype=np.float64).sum()))
             before, coefficient, bound = _before_clipping(row, tensor, used, on_host)
-            if row.norms is not None:
+            if row.norms:
                 put("grad_norm_used", i, used)
-            if row.norms is not None or bound is not None:
+            is_before = bound is not None or (bool(row.norms) and not row.changed)
+            if is_before:
                 put("grad_norm", i, before)
-            columns["has_grad_norm_used"][i] = row.norms is not None
-            columns["has_grad_norm"][i] = row.norms is not None or bound is not None
+            columns["has_grad_norm_used"][i] = bool(row.norms)
+            columns["has_grad_norm"][i] = is_before
             if bound is not None:
                 put("max_norm", i, bound)
                 put("clip_coef", i, coefficient)
@@ -277,8 +311,9 @@ class Recorder:
                 put("loss", i, sum(on_host(loss) / on_host(scale) for loss, scale in row.losses))
                 columns["has_loss"][i] = 1
                 put("num_micro_batches", i, len(row.losses))
-            for g, rate in enumerate(row.rates):
-                if g == 0 or rate != row.rates[0]:
+            rates = [on_host(rate) for rate in row.rates]
+            for g, rate in enumerate(rates):
+                if g == 0 or rate != rates[0]:
                     put("lr" if g == 0 else f"lr/{g}", i, rate)
             if row.scale is not None:
                 put("loss_scale", i, on_host(row.scale))
@@ -292,12 +327,17 @@ class Recorder:
         writer.append(np.array([r.step for r in rows], np.int64), columns, norms)
 
 
+def _shrinks(edit: Event) -> bool:
+    before, after = edit["before"], edit["after"]
+    return not edit["zero"] and before is not None and after is not None and 0 < after < before * (1 - 1e-3)
+
+
 def _by_name(registry: Registry, pairs: list[tuple[int, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
     tensors = registry.describe()
     return [(tensors[i].name, g) for i, g in pairs]
 
 
-def _before_clipping(row: _Row, tensor: np.ndarray[Any, Any], used: float, on_host: _Host) -> tuple[float, float, float | None]:
+def _before_clipping(row: _Row, tensor: np.ndarray[Any, Any], used: float, on_host: Host) -> tuple[float, float, float | None]:
     """Norm before clipping, coefficient, bound. Each tensor's norm divided by the coefficients of the calls that covered it.
 
     Where one call covered just these tensors, what it returned is that norm.
@@ -331,48 +371,12 @@ def _before_clipping(row: _Row, tensor: np.ndarray[Any, Any], used: float, on_ho
     return before, coefficient, bound
 
 
-class _Host:
-    """The numbers of some rows on the host, brought there in one copy for each device."""
-
-    def __init__(self, rows: list[_Row]) -> None:
-        scalars: list[torch.Tensor] = []
-        for row in rows:
-            held = [row.divided, row.found_inf, row.scale, *(x for pair in row.losses for x in pair)]
-            held += [x for c in row.clips for x in (c.returned, c.bound)]
-            scalars += [x for x in held if isinstance(x, torch.Tensor)]
-        vectors = [r.norms for r in rows if r.norms is not None]
-        self._values = dict(zip(map(id, scalars), _fetched([_local_scalar(x) for x in scalars]), strict=True))
-        fetched = iter(_fetched(vectors))
-        self.norms = [np.empty(0) if r.norms is None else next(fetched) for r in rows]
-
-    def __call__(self, value: Any, default: float = math.nan) -> float:
-        if value is None:
-            return default
-        return float(self._values[id(value)][0]) if isinstance(value, torch.Tensor) else float(value)
+def _rate(rate: Any) -> float | torch.Tensor:
+    """A copy: a schedule writes into the tensor."""
+    return rate.detach().clone() if isinstance(rate, torch.Tensor) else float(rate)
 
 
-def _local_scalar(value: torch.Tensor) -> torch.Tensor:
-    value = value.detach()
-    return (value.to_local() if hasattr(value, "to_local") else value).reshape(-1)[:1]
-
-
-def _fetched(vectors: list[torch.Tensor]) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
-    """Vectors from any device, float64, in the given order."""
-    host: dict[torch.device, np.ndarray[Any, Any]] = {}
-    for device in {v.device for v in vectors}:
-        together = torch.cat([v.float() if device.type != "cpu" else v.double() for v in vectors if v.device == device])
-        host[device] = together.cpu().double().numpy()
-    at = dict.fromkeys(host, 0)
-    out = []
-    for v in vectors:
-        start = at[v.device]
-        at[v.device] = start + len(v)
-        out.append(host[v.device][start : start + len(v)])
-    return out
-
-
-def _plain(rate: Any) -> float:
-    # A learning rate on an accelerator would have to be waited for.
-    if isinstance(rate, torch.Tensor):
-        return float(rate) if rate.device.type == "cpu" else math.nan
-    return float(rate)
+def _total(norms: list[torch.Tensor]) -> torch.Tensor | float:
+    """The norm of all. Waits for the devices where they are several."""
+    each = [torch.linalg.vector_norm(v) for v in norms]
+    return each[0] if len(each) == 1 else math.hypot(*map(float, each))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gradclip_cli.model.recorded import TensorInfo
+from gradclip_cli.watch.groups import Group, shard_groups
 from gradclip_cli.watch.sites import user_frame
 
 _WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module.", "module.")
@@ -29,6 +30,7 @@ class Registry:
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}  # those alive
         self._optimizer_index: dict[int, int] = {}
         self.owned: list[list[int]] = []  # per optimizer
+        self.sharded: list[list[Group]] = []  # per optimizer
         self._given_names: dict[int, str] = {}
         self._sizes: list[int] = []
         self._described: list[TensorInfo] = []
@@ -66,12 +68,14 @@ class Registry:
             self._optimizers[o] = weakref.ref(optimizer, partial(self._optimizers.pop, o))
             self._optimizer_index[id(optimizer)] = o
             self.owned.append([])
+            self.sharded.append([])
             self._sizes.append(-1)
         assert o is not None
         size = sum(len(group["params"]) for group in optimizer.param_groups)
         if size != self._sizes[o]:
             self._sizes[o], new = size, True
             self.owned[o] = list(dict.fromkeys(self._take(p, n) for p, n in _named(optimizer.param_groups)))
+            self.sharded[o] = shard_groups({i: p for i in self.owned[o] if (p := self.parameter(i)) is not None})
         return o, new
 
     def find_optimizer(self, o: int) -> torch.optim.Optimizer | None:

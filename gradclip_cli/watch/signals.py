@@ -1,4 +1,8 @@
-"""Signals that come while something is being written."""
+"""Signals that come while something is being written.
+
+A SIGTERM without a handler still takes with it what waits to be written. A handler of ours that saved it would be called only once the main
+thread is back in Python: a rank that waits in a collective for one that has failed would live on until somebody kills it.
+"""
 
 from __future__ import annotations
 

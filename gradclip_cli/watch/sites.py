@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from functools import lru_cache
 from types import FrameType
+from typing import Any
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # The loop of `gradclip probe` is watched like any other.
@@ -70,6 +71,13 @@ def user_frame() -> FrameType | None:
     while frame is not None and (_is_ours(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_TORCH)):
         frame = frame.f_back
     return frame
+
+
+def wrapper_of(optimizer: Any) -> Any:
+    """The object whose method `step` called that of the optimizer, None where there is none."""
+    frame = user_frame()
+    wrapper = frame.f_locals.get("self") if frame is not None and frame.f_code.co_name == "step" else None
+    return None if wrapper is optimizer else wrapper
 
 
 def _written(frame: FrameType) -> str:

@@ -205,5 +205,5 @@ def _equal(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
 def _is_smaller(before: State, after: State, tolerance: float) -> bool:
     """Every element kept its sign, and none grew; some got smaller without being cut off."""
     ratios = np.divide(after.sample, before.sample, out=np.where(after.sample == 0, 1.0, np.nan), where=before.sample != 0)
-    smaller = (ratios > tolerance) & (ratios < 1 - tolerance)
+    smaller = (ratios > 0) & (ratios < 1 - tolerance)
     return bool((ratios >= 0).all() and (ratios <= 1 + tolerance).all() and smaller.any())

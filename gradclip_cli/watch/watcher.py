@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,11 +20,13 @@ from gradclip_cli.errors import GradclipError
 from gradclip_cli.runfile import RunWriter
 from gradclip_cli.watch.batches import BatchWatcher
 from gradclip_cli.watch.gradients import GradientKeeper
+from gradclip_cli.watch.hook import is_capturing
 from gradclip_cli.watch.observer import Observer
 from gradclip_cli.watch.patches import Patches
 from gradclip_cli.watch.processes import group_member, rank_and_world, watch_spawned
 from gradclip_cli.watch.recorder import Recorder
 from gradclip_cli.watch.signals import signals_wait
+from gradclip_cli.wording import count
 
 # Of a recording on a CPU, where reading a gradient makes nobody wait, the first updates are read as exactly as `verify` does it:
 # what the trace says of the loop is then as good as there.
@@ -47,7 +50,7 @@ class Watcher:
         save_grads: `never`, `explosions` or `every:K`.
         command: The command line, for the header.
         header: More for the header.
-        on_problem: Told once where the run cannot be written.
+        on_problem: Told once, in a sentence, why recording stopped.
         parent: The process that wants to judge the run: killed, it leaves no script behind that runs for nobody.
     """
 
@@ -118,9 +121,9 @@ class Watcher:
         exact_updates = math.inf if self._exact else _EXACT_AT_FIRST if on_cpu else 0
         self._observer = Observer(self._event, exact_updates, self._use, self._update, self._fault)
         self._recorder.observer = self._observer
-        patches = Patches(self._observer)
-        patches.install()
-        self._undo += [patches.remove, self._batches.remove, watch_spawned(self.settings())]
+        self._patches = Patches(self._observer)
+        self._patches.install()
+        self._undo += [self._patches.remove, self._batches.remove, watch_spawned(self.settings())]
         self._batches.install()
         Watcher.current = self
         _watch_forks()
@@ -140,7 +143,7 @@ class Watcher:
                 try:
                     self._recorder.close(ended)
                 except Exception as e:  # noqa: BLE001 - numbers may come from tensors of any kind
-                    self._tell_fault(e)
+                    self._stopped(e)
                     # What could not be written is gone from it by now.
                     self._recorder.close(ended)
 
@@ -148,6 +151,11 @@ class Watcher:
     def updates(self) -> int:
         """Optimizer updates this process has taken."""
         return self._observer.updates
+
+    @property
+    def num_recorded(self) -> int:
+        """Those that can be read from the disk."""
+        return self._recorder.num_written
 
     @property
     def failed(self) -> bool:
@@ -176,17 +184,36 @@ class Watcher:
 
     def _fault(self, error: Exception) -> None:
         """A hook failed. The script goes on unseen, unless it was to end after some updates, which nobody counts now."""
-        self._tell_fault(error)
-        if self._max_updates is not None:
-            raise StopTraining
+        self._stopped(error)
+        if not is_capturing():
+            # It may be hours until the end.
+            with suppress(Exception), self._observer.lock:
+                self._recorder.flush()
+        self._end_if_counted()
 
-    def _tell_fault(self, error: Exception) -> None:
+    def _cannot_write(self, problem: str) -> None:
+        """The disk is full, or gone: the same."""
+        if not self._observer.failed:
+            self._stopped(GradclipError(problem))
+            self._end_if_counted()
+
+    def _stopped(self, error: Exception) -> None:
+        """Nothing is measured any more, nothing that was only for measuring is kept, and it is told."""
+        self._observer.failed = True
+        self._patches.put_back()
+        self._batches.remove()
+        self._recorder.let_go()
         fault = error.message if isinstance(error, GradclipError) else how_it_ended(error)
         self._header["fault"] = fault
         self._recorder.set_header(fault=fault)
         if self._on_problem is not None:
-            what_next = "goes on" if self._max_updates is None else "ends here"
-            self._on_problem(f"recording stopped after {self._observer.updates:,} updates ({fault}); the training {what_next}")
+            what_next = "the training goes on" if self._max_updates is None else "the training ends here"
+            stopped = f"recording stopped after {count(self._observer.updates, 'update')} ({fault})"
+            self._on_problem(f"{stopped}; {what_next}" if Watcher.current is self else stopped)
+
+    def _end_if_counted(self) -> None:
+        if self._max_updates is not None and Watcher.current is self:
+            raise StopTraining
 
     def _writer(self) -> RunWriter:
         rank, world_size = self._rank_and_world()
@@ -206,7 +233,7 @@ class Watcher:
         } | self._header
         while True:
             try:
-                return RunWriter(self.directory, header, rank=rank, on_problem=self._on_problem)
+                return RunWriter(self.directory, header, rank=rank, on_problem=self._cannot_write)
             except GradclipError:
                 # Of two children that took the first free number at once, one takes the next.
                 taken, (rank, _) = rank, self._rank_and_world()

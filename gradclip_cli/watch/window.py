@@ -36,19 +36,24 @@ _SET_DATA = vars(torch._C.TensorBase)["data"].__set__
 class Window(TorchFunctionMode):
     """Open between a backward and the step that uses it.
 
+    Args:
+        on_norm: Called where the first norm of the gradients is made: what was done to them before is apart from what is done by it.
+
     Attributes:
         wrote: Site of the last write to a gradient, or None.
         stack: The user's frames that led to it.
+        is_left_over: Closed, and still on the stack of modes: a call passed here meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_norm: Callable[[], None]) -> None:
         from torch._dynamo.eval_frame import skip_code
 
         super().__init__()
         # Between the graphs of a compiled function every call passes here; compiled anew for each, it would only warn of that.
         skip_code(Window.__torch_function__.__code__)
-        self._is_open = self._is_passing = self._is_left_over = False
+        self._is_open = self._is_passing = self.is_left_over = False
         self._parameters: Callable[[], Mapping[int, torch.Tensor]] | None = None
+        self._on_norm = on_norm
         self._storages: set[int] = set()
         self._derived: dict[int, weakref.ref[torch.Tensor]] = {}
         self._norms: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -90,7 +95,7 @@ class Window(TorchFunctionMode):
     def close(self) -> list[dict[str, Any]]:
         """Stop looking; what was computed from the gradients, if a norm was."""
         self.pause()
-        if self._is_left_over:
+        if self.is_left_over:
             self._place()
         found: list[dict[str, Any]] = []
         if self._norm_site is not None or self._bound is not None:
@@ -113,7 +118,7 @@ class Window(TorchFunctionMode):
     def _place(self) -> None:
         """Onto the stack of modes while open, else off it."""
         # While a call passes here, torch has the mode off the stack; it puts it back afterwards, whatever became of it meanwhile.
-        self._is_left_over = self._is_passing and not self._is_open
+        self.is_left_over = self._is_passing and not self._is_open
         if self._is_passing:
             return
         stack = [m for m in _get_current_function_mode_stack() if m is not self]
@@ -133,25 +138,25 @@ class Window(TorchFunctionMode):
         self._is_passing = True
         try:
             out = func(*args, **kwargs)
+            if self._is_open:
+                # A tensor without storage or value (fake, meta, a subclass of its own kind) tells nothing here.
+                with suppress(RuntimeError, NotImplementedError, TypeError, ValueError), torch._C.DisableTorchFunction():
+                    self._look(func, args, kwargs, out)
+            return out
         finally:
             self._is_passing = False
-        if self._is_open:
-            # A tensor without storage or value (fake, meta, a subclass of its own kind) tells nothing here.
-            with suppress(RuntimeError, NotImplementedError, TypeError, ValueError), torch._C.DisableTorchFunction():
-                self._look(func, args, kwargs, out)
-        return out
 
     @not_compiled
     def _find_gradients(self, parameters: Callable[[], Mapping[int, torch.Tensor]]) -> None:
         self._parameters = None
         with torch._C.DisableTorchFunction():
-            self._storages = {a for q in parameters().values() if (g := q.grad) is not None and (a := _address(g))}
+            self._storages = {a for q in parameters().values() if (g := q.grad) is not None and (a := address(g))}
 
     @not_compiled
     def _look(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         name = getattr(func, "__name__", "")
         inputs = list(_tensors((*args, *kwargs.values())))
-        from_gradient = any(_address(t) in self._storages for t in inputs)
+        from_gradient = any(address(t) in self._storages for t in inputs)
         derived = from_gradient or any(self._has(self._derived, t) for t in inputs)
         if not derived:
             return
@@ -159,7 +164,7 @@ class Window(TorchFunctionMode):
             name.endswith("_") and not name.endswith("__") or name in ("__imul__", "__itruediv__", "__setitem__", "__isub__", "__iadd__")
         ):
             first = next(iter(_tensors(args)), None)
-            if first is not None and _address(first) in self._storages:
+            if first is not None and address(first) in self._storages:
                 self.wrote, self.stack = call_site(), user_stack()
         elif func in (_SET_GRAD, _SET_DATA):
             self.wrote, self.stack = call_site(), user_stack()
@@ -172,7 +177,7 @@ class Window(TorchFunctionMode):
             from_norm and name in _QUOTIENTS and not (name in _OVER_NUMBER and self._has(self._norms, args[0]))
         )
         for t in outputs:
-            if _address(t) not in self._storages:
+            if address(t) not in self._storages:
                 self._derived[id(t)] = weakref.ref(t)
                 if is_norm or (from_norm and t.numel() <= max(i.numel() for i in inputs) and name not in _PRODUCTS | {"cat"}):
                     self._norms[id(t)] = weakref.ref(t)
@@ -182,6 +187,8 @@ class Window(TorchFunctionMode):
             self._norm_site = call_site()
             frame = user_frame()
             self._function = frame.f_code.co_name if frame is not None else ""
+            self._on_norm()
+            self.wrote, self.stack = None, []
         if from_norm:
             self._judge(name, args, inputs, out)
         if (
@@ -190,11 +197,11 @@ class Window(TorchFunctionMode):
                 and not from_norm
                 and inputs
                 and inputs[0].numel() > 1
-                and not (_address(inputs[0]) in self._storages and name.endswith("_"))
+                and not (address(inputs[0]) in self._storages and name.endswith("_"))
             )
             or name in _PRODUCTS
             and from_norm
-            and any(t.numel() > 1 and _address(t) not in self._storages for t in outputs)
+            and any(t.numel() > 1 and address(t) not in self._storages for t in outputs)
         ):
             self._scaled_copy = True
 
@@ -245,7 +252,7 @@ def _tensors(values: Any) -> Any:
             yield from (x for x in v if isinstance(x, torch.Tensor))
 
 
-def _address(t: torch.Tensor) -> int:
+def address(t: torch.Tensor) -> int:
     """Of the memory a tensor lies in; 0 where there is none to ask for."""
     try:
         with torch._C.DisableTorchFunction():

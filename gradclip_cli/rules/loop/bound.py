@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from gradclip_cli.detect.loop import Phase
+from gradclip_cli.detect.loop import Hand, Phase, Update
 from gradclip_cli.model.detection import Detection
 from gradclip_cli.model.finding import Hit
 from gradclip_cli.model.run import Run
@@ -49,6 +50,10 @@ def no_clipping(run: Run, found: Detection) -> list[Hit]:
             continue
         if view.hand.kind in (HandKind.VALUE, HandKind.SEPARATE, HandKind.UNITS, HandKind.REPEATED, HandKind.PARTIAL):
             continue
+        if view.hand.kind is HandKind.OTHER and view.loop.around:
+            # Each sample clipped on its own, and noise besides, say.
+            option, value = next(iter(view.loop.around.items()))
+            raise Unjudged(f"what wraps the optimizer ({option}={value}) writes other gradients before the step; their bound does not show")
         used = max(u.used for u, _ in with_gradients)
         text = f"{view.label}nothing clips the gradients: the optimizer used norms up to {number(used)} as the backward gave them"
         only_measures = next((c for u in view.taken for c in u.clips if c.covers and not c.bounds), None)
@@ -56,7 +61,7 @@ def no_clipping(run: Run, found: Detection) -> list[Hit]:
             text += f"; the call at {at(only_measures.site)} has max_norm=inf and only computes the norm"
         elif view.hand.kind is HandKind.RESCALE:
             text += f", but for a factor at {at(view.hand.site)}"
-        text += f" (step at {at(view.taken[0].step_site)})"
+        text += f"; call clip_grad_norm_ before the step at {at(view.taken[0].step_site)}"
         hits.append(hit(text, with_gradients, {"largest_norm_used": used}))
     if not any(u.norms or u.nonfinite or u.zeroed for view in views(run) for u in view.taken):
         raise Unjudged("no update used a gradient other than zero, so there was nothing to clip")
@@ -81,7 +86,7 @@ def _explained(view: View) -> bool:
 
 
 def _sometimes(view: View) -> list[Hit]:
-    """A clip that some updates do not go through, where it would have acted."""
+    """A clip that some updates do not go through, where it would have acted. A call that was given nothing is told as that."""
     bounds = [c.bound for u in view.called for c in view.acting(u) if c.bound > 0]
     if not bounds or any(len(view.acting(u)) > 1 for u in view.called):
         return []
@@ -89,7 +94,13 @@ def _sometimes(view: View) -> list[Hit]:
     missed: list[Pair] = [
         (u, None)
         for u in view.taken
-        if u.u > start and u.exact and not view.acting(u) and not u.edits and u.used > max(bounds) * _SLACK and not u.nonfinite
+        if u.u > start
+        and u.exact
+        and not view.acting(u)
+        and not u.edits
+        and u.used > max(bounds) * _SLACK
+        and not u.nonfinite
+        and all(c.given or not c.bounds for c in u.clips)
     ]
     if not missed:
         return []
@@ -97,7 +108,7 @@ def _sometimes(view: View) -> list[Hit]:
     site = view.acting(view.called[0])[0].site
     text = (
         f"{view.label}the clip at {at(site)} is passed by {in_updates(missed, view.taken)}: in update {u.u + 1} the optimizer used "
-        f"{number(u.used)} where max_norm is {number(max(bounds))}"
+        f"{number(u.used)} where max_norm is {number(max(bounds))}; clip in every update"
     )
     return [hit(text, missed, {"norm_used": u.used, "max_norm": max(bounds)})]
 
@@ -110,7 +121,8 @@ def nonfinite_norm_used(run: Run, found: Detection) -> list[Hit]:
     Why it matters: Clipping does not repair it: one inf makes the coefficient 0 and wipes out every finite gradient, one
     nan makes all gradients nan, and with them the weights.
 
-    How it decides: Gradients with inf or nan in the moment the optimizer used them, in a step that no scaler skipped.
+    How it decides: Gradients with inf or nan in the moment the optimizer used them, in a step that no scaler skipped, or
+    gradients that an infinite norm made 0.
 
     What to do: `clip_grad_norm_(..., error_if_nonfinite=True)`, or skip the step where `not norm.isfinite()`.
 
@@ -120,6 +132,9 @@ def nonfinite_norm_used(run: Run, found: Detection) -> list[Hit]:
     for view in views(run):
         bad = [u for u in view.taken if u.nonfinite]
         wiped = [(u, c) for u in view.taken if u.exact for c in view.acting(u) if math.isinf(c.returned) and u.used == 0]
+        by_hand = [(u, h) for u in view.taken if (h := u.wiped_by) and math.isinf(h.norm)]
+        if by_hand and not bad and not wiped:
+            hits.append(_wiped_by_hand(view, by_hand))
         if not bad and not wiped:
             continue
         u = bad[0] if bad else wiped[0][0]
@@ -137,6 +152,16 @@ def nonfinite_norm_used(run: Run, found: Detection) -> list[Hit]:
     return hits
 
 
+def _wiped_by_hand(view: View, wiped: Sequence[tuple[Update, Hand]]) -> Hit:
+    u, h = wiped[0]
+    pairs: list[Pair] = [(x, None) for x, _ in wiped]
+    text = (
+        f"{view.label}the norm computed at {at(h.site)} is inf, and scaling by it at {at(u.clear_site)} wiped out all gradients "
+        f"{in_updates(pairs, view.taken)}; sum its squares in float32, and skip a step whose norm is not finite"
+    )
+    return hit(text, pairs, {})
+
+
 def max_norm_invalid(run: Run, found: Detection) -> list[Hit]:
     """A bound that is none.
 
@@ -145,13 +170,15 @@ def max_norm_invalid(run: Run, found: Detection) -> list[Hit]:
     Why it matters: 0 stops all learning, a negative one turns every update round (ascent), nan makes the weights nan, and
     True is 1. PyTorch checks none of it.
 
-    How it decides: The value the clipping call was given.
+    How it decides: The value the clipping call was given; by hand, a norm that was compared with 0, or factors below 0 behind
+    which norms end at one value.
 
     What to do: A positive number; leave the call out where clipping is off.
 
     When it is wrong: Not known to be.
     """
     hits = []
+    remedy = "give a positive number, or leave the clip out"
     for view in views(run):
         invalid = ((u, c) for u in view.taken for c in u.clips if c.covers and (not c.bound > 0 or c.kind == "bool"))
         for clips in same_place(invalid):
@@ -160,8 +187,16 @@ def max_norm_invalid(run: Run, found: Detection) -> list[Hit]:
             effect = "turns the gradients round" if c.bound < 0 else "makes all gradients 0" if c.bound == 0 else "is no bound"
             if c.kind == "bool" and c.bound == 1:
                 effect = "counts as 1"
-            text = f"{view.label}the clip at {at(c.site)} has max_norm {given}, which {effect}: the optimizer used {number(u.used)}"
+            text = (
+                f"{view.label}the clip at {at(c.site)} has max_norm {given}, which {effect}: the optimizer used {number(u.used)}; {remedy}"
+            )
             hits.append(hit(text, clips, {"max_norm": c.bound, "norm_used": u.used}))
+        wiped: list[Pair] = [(u, None) for u in view.taken if (h := u.wiped_by) and h.bound == 0]
+        if wiped:
+            place = at(wiped[0][0].clear_site)
+            often = in_updates(wiped, view.taken)
+            text = f"{view.label}the clip by hand at {place} has max_norm 0, which makes all gradients 0 {often}; {remedy}"
+            hits.append(hit(text, wiped, {"max_norm": 0.0}))
     return hits
 
 

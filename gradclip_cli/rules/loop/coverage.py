@@ -1,20 +1,21 @@
-"""GC406-409, GC411, GC412: the clip does not act on the set of gradients it should act on."""
+"""GC406-409, GC412: the clip does not act on the set of gradients it should act on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import zip_longest
 
 from gradclip_cli.detect.loop import Clip, Hand, Phase, Update
 from gradclip_cli.model.detection import Detection
 from gradclip_cli.model.finding import Hit
 from gradclip_cli.model.run import Run
-from gradclip_cli.rules.loop.view import HandKind, View, is_alone, recorded, views, views_of_ranks
+from gradclip_cli.rules.loop.ranks import counted_by_several
+from gradclip_cli.rules.loop.view import HandKind, View, views
 from gradclip_cli.rules.loop.wording import Pair, at, hit, in_updates, same_place
-from gradclip_cli.rules.wording import Unjudged, number
+from gradclip_cli.rules.wording import count, number
 
-_RANKS_DIFFER = 1e-3
+# Clips that scale by norms closer than this scale by one.
+_ONE_NORM = 1e-5
 # A norm in float32 of many elements is off by as much.
 _UNREAD = 0.02
 _NAMED = 3
@@ -52,22 +53,23 @@ def partial_params(run: Run, found: Detection) -> list[Hit]:
             missing = set(u.norms) - view.hand.tensors
             text = (
                 f"{view.label}the clip by hand at {at(view.hand.site)} scales {len(view.hand.tensors)} of {len(u.norms)} tensors; "
-                f"not {_names(view, missing)}"
+                f"not {_names(view, missing)}; scale those by the same factor"
             )
             hits.append(hit(text, [(u, None)], {"num_uncovered": len(missing), "uncovered_fraction": _share(u, missing)}))
     return hits
 
 
 def _partly(view: View, uncovered: Sequence[tuple[Update, Clip, set[int]]]) -> Hit:
-    u, c, missing = uncovered[0]
     everything = frozenset().union(*(m for _, _, m in uncovered))
+    first = uncovered[0][0]
+    start = "" if first is view.taken[0] else f" from update {first.u + 1} on"
+    u, c, missing = max(uncovered, key=lambda x: (len(x[2]), _share(x[0], x[2])))
     share = max(_share(u, m) for u, _, m in uncovered)
-    start = "" if u is view.taken[0] else f" from update {u.u + 1} on"
     text = (
         f"{view.label}the clip at {at(c.site)} covers {len(u.norms) - len(missing)} of the {len(u.norms)} tensors the optimizer "
         f"updates{start}; "
-        f"not {_names(view, everything)}, up to {share:.0%} of the squared norm it used; the optimizer used {number(u.used)}, "
-        f"max_norm is {number(c.bound)}"
+        f"not {_names(view, everything)}, up to {share:.0%} of the squared norm it used; in update {u.u + 1} the optimizer "
+        f"used {number(u.used)}, max_norm is {number(c.bound)}; clip them in the same call"
     )
     evidence = {"num_uncovered": len(everything), "uncovered_fraction": share, "norm_used": u.used, "max_norm": c.bound}
     return hit(text, [(u, c) for u, c, _ in uncovered], evidence)
@@ -154,7 +156,7 @@ def norm_not_applied(run: Run, found: Detection) -> list[Hit]:
         for clips in same_place((u, c) for u in view.taken for c in u.clips if c.copies and not c.covers):
             u, c = clips[0]
             text = (
-                f"{view.label}the clip at {at(c.site)} acts on copies of the gradients ({c.copies} tensors): the optimizer used "
+                f"{view.label}the clip at {at(c.site)} acts on copies of the gradients ({count(c.copies, 'tensor')}): the optimizer used "
                 f"{number(u.used)} where max_norm is {number(c.bound)}; clip the parameters themselves"
             )
             hits.append(hit(text, clips, {"norm_used": u.used, "max_norm": c.bound}))
@@ -174,7 +176,7 @@ def norm_not_applied(run: Run, found: Detection) -> list[Hit]:
             u, (norm, site) = measured[0]
             text = (
                 f"{view.label}get_total_norm at {at(site)} computes {number(norm)}, and nothing is scaled by it: the optimizer "
-                f"used {number(u.used)}"
+                f"used {number(u.used)}; scale by it with clip_grads_with_norm_"
             )
             hits.append(hit(text, [(u, None) for u, _ in measured], {"norm_used": u.used}))
     return hits
@@ -198,8 +200,8 @@ def separate_norms(run: Run, found: Detection) -> list[Hit]:
     Why it matters: The direction of the update changes (parts with large gradients are scaled, others not), and the
     total norm may reach max_norm times the square root of the number of parts.
 
-    How it decides: At least two clips of one update cover disjoint sets of one optimizer's tensors; by hand: tensors are
-    scaled by different factors, or norms per tensor pile up at one value.
+    How it decides: At least two clips of one update cover disjoint sets of one optimizer's tensors, and scale by norms that
+    differ; by hand: tensors are scaled by different factors, or norms per tensor pile up at one value.
 
     What to do: One call over all parameters: `clip_grad_norm_(model.parameters(), max_norm)`.
 
@@ -210,7 +212,8 @@ def separate_norms(run: Run, found: Detection) -> list[Hit]:
         split = []
         for u in view.called:
             clips = view.acting(u)
-            if len(clips) > 1 and any(not a.covers & b.covers for i, a in enumerate(clips) for b in clips[:i]):
+            apart = any(not a.covers & b.covers for i, a in enumerate(clips) for b in clips[:i])
+            if apart and not _by_one_norm(clips):
                 split.append((u, clips))
         if split:
             u, clips = split[0]
@@ -231,129 +234,26 @@ def separate_norms(run: Run, found: Detection) -> list[Hit]:
     return hits
 
 
-def ranks_disagree(run: Run, found: Detection) -> list[Hit]:
-    """Ranks that clip by different coefficients.
-
-    What it finds: A rank that scales its gradients (or its shard of them) otherwise than the others, or not at all.
-
-    Why it matters: Replicas drift apart without a message; shards of one tensor are scaled by different factors.
-
-    How it decides: Update by update, over all ranks: sharded tensors must be scaled by one factor; replicated gradients
-    that were equal before the clip must be equal when the optimizers use them.
-
-    What to do: Make the norm of all shards first (`get_total_norm` of DTensors is, FSDP1's `model.clip_grad_norm_` does),
-    and run the same code on every rank.
-
-    When it is wrong: Where ranks train different models.
-    """
-    ranks = views_of_ranks(run)
-    if sum(not is_alone(part) for part in recorded(run).parts.values()) < 2:
-        raise Unjudged("one rank was watched; there is no other to compare it with")
-    first = min(ranks)
-    for view in ranks[first]:
-        others = {r: v for r, vs in ranks.items() if r != first for v in vs if v.loop.o == view.loop.o and not is_alone(v.part)}
-        if not others:
-            continue
-        if found_here := _disagreement(view, others):
-            return [found_here]
-    return []
-
-
-def _disagreement(view: View, others: dict[int, View]) -> Hit | None:
-    bad: list[Pair] = []
-    sentence = ""
-    for k, u in enumerate(view.taken):
-        for rank, other in others.items():
-            if k < len(other.taken) and (text := _told(view, u, rank, other, other.taken[k])):
-                bad.append((u, None))
-                sentence = sentence or text
-    return hit(sentence, bad, {}) if bad else None
-
-
-def _told(view: View, u: Update, rank: int, other: View, v: Update) -> str:
-    """How the two updates differ that should be alike; empty where they do not, or it cannot be told."""
-    if view.loop.sharded or other.loop.sharded:
-        if view.loop.ranks and rank not in view.loop.ranks:
-            return ""
-        mine, theirs = _scalings(view, u), _scalings(other, v)
-        differing = () if mine is None or theirs is None else [p for p in zip_longest(mine, theirs, fillvalue=1.0) if not _close(*p)]
-        return _scaled_differently(view, u, differing[0][0], rank, other, v, differing[0][1], "shards") if differing else ""
-    a, b = _factor(view, u), _factor(other, v)
-    if math.isnan(a) or math.isnan(b):
-        return ""
-    same_gradients = _close(_before(view, u), _before(other, v))
-    idle = _is_idle(view, u) != _is_idle(other, v)
-    if (same_gradients or idle) and not _close(a, b) or same_gradients and idle:
-        return _scaled_differently(view, u, a, rank, other, v, b, "copy of the same gradients")
-    if _drifted(view, u, v) or same_gradients and not _close(u.used, v.used):
-        return (
-            f"{view.label}rank {view.part.rank} used a gradient norm of {number(u.used)} and rank {rank} {number(v.used)} in update "
-            f"{u.u + 1} (step at {at(u.step_site)}), of a model they share; reduce the gradients over ranks before the clip"
-        )
-    return ""
-
-
-def _is_idle(view: View, u: Update) -> bool:
-    """Nothing was done to the gradients."""
-    return not view.acting(u) and not u.edits
-
-
-def _scaled_differently(view: View, u: Update, mine: float, rank: int, other: View, v: Update, theirs: float, what: str) -> str:
-    sites = [c.site for c in (*view.acting(u), *other.acting(v))] + [e.site for e in (*u.edits, *v.edits)]
-    place = at(sites[0] if sites else None)
-    idle = [r for r, w, x in ((view.part.rank, view, u), (rank, other, v)) if _is_idle(w, x)]
-    fix = f"rank {idle[0]} does not clip: run the same code on every rank" if idle else "use one norm over all ranks"
-    return (
-        f"{view.label}the clip at {place} multiplied rank {view.part.rank}'s {what} by {number(mine)} and rank {rank}'s by "
-        f"{number(theirs)} in update {u.u + 1} (step at {at(u.step_site)}); {fix}"
-    )
-
-
-def _scalings(view: View, u: Update) -> list[float] | None:
-    """The factors that this rank's shards were multiplied by, one after another; None where something else was done to them."""
-    if any(not e.uniform for e in u.edits):
-        return None
-    found = [c.factor for c in view.acting(u)] + [e.factors[0] for e in u.edits]
-    return None if any(math.isnan(f) for f in found) else [f for f in found if not _close(f, 1.0)]
-
-
-def _factor(view: View, u: Update) -> float:
-    """What became of the norm from before everything; nan where that is not known."""
-    before = _before(view, u)
-    return u.used / before if before > 0 and math.isfinite(before) and math.isfinite(u.used) else math.nan
-
-
-def _before(view: View, u: Update) -> float:
-    """The norm before the first clip, or the first edit where there is none; where it was not read, the calls are taken back."""
-    if not u.exact:
-        factor = math.prod(c.factor for c in view.acting(u))
-        return u.used / factor if factor > 0 else math.nan
-    firsts = [c.before for c in u.clips if c.covers and c.phase is Phase.EFFECTIVE and not math.isnan(c.before)]
-    edits = [e.before for e in u.edits if not e.late]
-    return firsts[0] if firsts else edits[0] if edits else u.used
-
-
-def _drifted(view: View, u: Update, v: Update) -> bool:
-    """A model that is wrapped as a replica, with gradients that were never reduced."""
-    return bool(view.part.header.get("replicated")) and not _close(u.used, v.used)
-
-
-def _close(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=_RANKS_DIFFER)
+def _by_one_norm(clips: Sequence[Clip]) -> bool:
+    """Several calls with one bound and one total norm do what one call does."""
+    first = clips[0]
+    return all(c.bound == first.bound and math.isclose(c.returned, first.returned, rel_tol=_ONE_NORM) for c in clips)
 
 
 def duplicate_params(run: Run, found: Detection) -> list[Hit]:
     """A tensor that is given to one clip more than once.
 
     What it finds: The same parameter twice in the list of a clipping call; tied weights, most often, collected module by
-    module.
+    module. Or gradients that several ranks hold, counted on each of them in a norm that is summed over ranks.
 
     Why it matters: Its norm counts twice in the total, and its gradient is scaled twice: the update is clipped too hard,
     and its direction changes.
 
-    How it decides: The list of the call holds one tensor object more than once.
+    How it decides: The list of the call holds one tensor object more than once. Over ranks: the norm that was scaled by is the
+    root of the sum of all their squares, though some of their tensors have the same norm in every update.
 
-    What to do: Pass `model.parameters()`, which gives each once, or `list(dict.fromkeys(params))`.
+    What to do: Pass `model.parameters()`, which gives each once, or `list(dict.fromkeys(params))`. Over ranks: sum the squares
+    over the ranks of one copy only, and add those of replicated tensors once.
 
     When it is wrong: Not known to be.
     """
@@ -376,7 +276,7 @@ def duplicate_params(run: Run, found: Detection) -> list[Hit]:
             hits.append(
                 hit(text, [(u, None) for u in view.taken if u.edits], {"num_repeated": len(view.hand.tensors), "norm_used": u.used})
             )
-    return hits
+    return hits or counted_by_several(run)
 
 
 def _share(u: Update, tensors: set[int]) -> float:

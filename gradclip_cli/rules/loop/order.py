@@ -282,7 +282,7 @@ def zero_grad_before_step(run: Run, found: Detection) -> list[Hit]:
     """
     hits = []
     for view in views(run):
-        zeroed = [(u, None) for u in view.taken if u.zeroed]
+        zeroed = [(u, None) for u in view.taken if u.zeroed and not u.wiped_by]
         if zeroed:
             u = zeroed[0][0]
             text = (

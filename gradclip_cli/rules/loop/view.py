@@ -113,7 +113,7 @@ class View:
     def unreached(self) -> Hand | None:
         """A comparison with a bound that no norm the optimizer used exceeded: a clip by hand that had nothing to do."""
         bounded = [(u, h) for u in self.taken if not self.acting(u) for h in u.hands if not math.isnan(h.bound)]
-        if self.hand.kind is not HandKind.NONE or any(c.by_hand for u in self.taken for c in u.clips):
+        if self.hand.kind is not HandKind.NONE or any(u.wiped_by or any(c.by_hand for c in u.clips) for u in self.taken):
             return None
         return bounded[0][1] if bounded and not any(h.over and not u.used <= h.bound for u, h in bounded) else None
 
@@ -187,6 +187,16 @@ def views_of_ranks(run: Run) -> dict[int, list[View]]:
     """The optimizers of every rank."""
     whole = recorded(run)
     return {rank: _views(whole, rank) for rank in sorted(whole.parts)}
+
+
+def own_loops(run: Run) -> dict[int, list[OptimizerLoop]]:
+    """The optimizers of every rank, each norm that of what the rank itself holds."""
+    return _own_loops(recorded(run))
+
+
+@lru_cache(maxsize=2)
+def _own_loops(whole: Recorded) -> dict[int, list[OptimizerLoop]]:
+    return {rank: loops(part.events) for rank, part in whole.parts.items()}
 
 
 @lru_cache(maxsize=16)
