@@ -153,12 +153,15 @@ class Update:
         exact: Gradients were read at every point.
         used: The norm the optimizer used; nan where not read.
         norms: By tensor with a non-zero gradient.
+        largest: Largest magnitude of an element.
+        peaks: Tensors that have one so large, and a hook.
         evaluations: How often a closure was called (0 where there is none).
         in_backward: `step` was called by the autograd engine.
         zeroed: Gradients were made and cleared again, and none were there at the step.
         wiped: No `zero_grad` did that.
         skipped: The scaler let the step go by.
         backwards: How many backward calls gave it gradients.
+        made_in_step: All of them came within `step`: a closure made them.
         measured: Norms computed by `get_total_norm` and not used to scale.
         unscaled: Loss scales it was divided by, in order.
         unscaled_by_hand: The user's own code did that.
@@ -170,6 +173,7 @@ class Update:
     used: float = math.nan
     norms: dict[int, float] = field(default_factory=dict)
     largest: float = math.nan
+    peaks: frozenset[int] = frozenset()
     nonfinite: tuple[int, ...] = ()
     evaluations: int = 0
     in_backward: bool = False
@@ -177,6 +181,7 @@ class Update:
     wiped: bool = False
     skipped: bool = False
     backwards: int = 0
+    made_in_step: bool = False
     clips: list[Clip] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
     hands: list[Hand] = field(default_factory=list)
@@ -369,7 +374,7 @@ def _follow(loop: OptimizerLoop, events: list[Event]) -> None:
             if _touches(e, loop):
                 seen_backward = True
                 items.append(e)
-        elif kind == "clip" and e.get("behind_update") and depth:
+        elif (kind == "clip" or own and kind == "edit") and e.get("behind_update") and depth:
             behind.append(e)
         elif kind == "clip":
             if not seen_backward and not e["in_backward"]:
@@ -415,6 +420,7 @@ def _update(loop: OptimizerLoop, items: list[Event], end: Event) -> Update:
             update.step_site = e["site"]
             update.step_stack = tuple(e.get("stack", ()))
     if backwards:
+        update.made_in_step = all(items[b]["in_step"] for b in backwards)
         update.backward_site = items[backwards[-1]]["site"]
         update.backward_stack = tuple(items[backwards[-1]].get("stack", ()))
     if clears:
@@ -513,6 +519,7 @@ def _take_use(update: Update, e: Event) -> None:
     if update.exact:
         update.used = _float(e["norm"])
         update.largest = _float(e["largest"])
+        update.peaks = frozenset(e.get("peaks", ()))
         update.nonfinite = tuple(e["nonfinite"])
         update.norms = {i: _float(n) for i, n in zip(e["tensors"], e["norms"], strict=True)}
 

@@ -15,13 +15,15 @@ sharded parameter the local shard.
                the parameters), raised, shards {before|after: {o: [norm of each group's shards here]}}
     measure    returned, given, p          a norm was computed by `get_total_norm` and nothing was scaled by it
     edit       o, stack, tensors, change counts, factors, clamp, before, after, before_of_them, after_of_them (of what changed alone),
-               shards {before|...: [norm of each group's shards here]}
+               shards {before|...: [norm of each group's shards here]}, in_step, behind_update
                gradients changed by no call that we know
     unscale    o, scale, automatic
     enter      o, closure, in_backward, wrapper
     use        o, norm, largest, nonfinite [tensor], tensors [with a non-zero gradient], norms, empty, skipped, divided, evaluation,
-               reduced_with [rank] (that the script's own call summed gradients with), by_own_code (something made no call that we
-               know and changed them since the last such call or backward)
+               peaks [tensor with a hook whose largest element is the largest of all], reduced_with [rank] (that the script's own
+               call summed gradients with), computed_with [rank] (that a function of autograd summed values with), gathered_with
+               [rank] (that the parameters were gathered with since the last use), by_own_code (they may be others than the
+               last backward, or a call that we know, left)
     exit       o
     skip       o, scale                    the scaler did not call `step`
     hand       norm, bound, over, function  what the user's own code computed from the gradients
@@ -38,11 +40,13 @@ from typing import Any
 
 import torch
 
+from gradclip_cli.watch.collectives import Collectives
 from gradclip_cli.watch.hook import hook
+from gradclip_cli.watch.marks import Marks
 from gradclip_cli.watch.registry import Registry
 from gradclip_cli.watch.sites import call_site, user_stack, wrapper_of
 from gradclip_cli.watch.states import Change, Reader, State, compare, state_of
-from gradclip_cli.watch.window import Window, address
+from gradclip_cli.watch.window import Window
 
 Event = dict[str, Any]
 # Options by which optimizer classes clip on their own, out of sight.
@@ -60,6 +64,7 @@ class _Step:
     in_backward: bool
     versions: int  # of the parameters when the step began or a backward within it ended: they grow when they are written
     inner_used: bool = False
+    update_began: bool = False  # a class of the user's own has called the step of torch's that it derives from
     evaluations: int = 0
     clipped_inside: bool = False
     used: bool = False
@@ -121,9 +126,11 @@ class Observer:
     _threads: dict[int, _Here] = field(default_factory=dict)
     _last_here: _Here = field(default_factory=_Here)
     _stepped_in: dict[int, int] = field(default_factory=dict)  # o -> thread
-    _marks: dict[int, int] = field(default_factory=dict)  # o -> mark of its gradients when a backward or a known call had ended
-    _changed: set[int] = field(default_factory=set)  # those whose gradients had another mark since
-    _reduced_with: list[int] = field(default_factory=list)  # ranks
+
+    def __post_init__(self) -> None:
+        """What refers to other fields."""
+        self._marks = Marks(self.registry)
+        self._collectives = Collectives(self.registry)
 
     @property
     def _here(self) -> _Here:
@@ -178,7 +185,10 @@ class Observer:
     def backward_begins(self) -> None:
         """Before the engine runs: changes by hand since the last point belong to what came before."""
         self._look()
-        self._note_changed()
+        if not self._here.backward_depth:
+            for o in self._marked_here():
+                self._marks.note(o)
+                self._marks.drop(o)
         self._close_window()
         self._here.backward_depth += 1
 
@@ -210,7 +220,10 @@ class Observer:
         if _number(self._here.scale) != 1:
             self._scaled |= dict.fromkeys(touched, self._here.scale)
         self._say("backward", **event)
-        self._mark([o for o, _ in self.registry.optimizers()])
+        if not self._here.backward_depth:
+            for o, _ in self.registry.optimizers():
+                if not self._is_elsewhere(o):
+                    self._marks.take(o)
         self._here.scale = 1.0
         self._open_window()
 
@@ -313,17 +326,22 @@ class Observer:
         for step in self._here.steps:
             step.clipped_inside |= not event["behind_update"]
         self._say("clip", site=norm.site if norm else call_site(), **event)
-        if how == "norm":
-            # From here on the norm from before is that of the call.
-            for o in [o for o in self._marks if not set(known).isdisjoint(self.registry.owned[o])]:
-                del self._marks[o]
+        if how == "norm" and is_bound(bound):
+            for o in self._marks.marked():
+                if not distinct.keys().isdisjoint(self.registry.owned[o]):
+                    self._marks.clipped(o)
+        elif how == "norm" and bound == math.inf:
+            # It only computed the norm, and multiplied by 1.
+            for o in self._marked_here():
+                self._marks.take_again(o)
         self._open_window()
 
     @hook
     def unscale_begins(self) -> None:
-        """Before a scaler divides gradients."""
+        """Before a scaler divides gradients, or looks through them."""
         self._look()
-        self._note_changed()
+        for o in self._marked_here():
+            self._marks.note(o)
 
     @hook
     def unscale_ends(self, optimizer: torch.optim.Optimizer, scale: float | torch.Tensor, *, automatic: bool) -> None:
@@ -336,32 +354,42 @@ class Observer:
         for o in owners:
             self._scaled.pop(o, None)
             self._say("unscale", o=o, scale=scale, automatic=automatic)
-        self._mark(owners)
+            self._marks.take(o)
         self._open_window()
 
     @hook
     def reduces(self, tensor: torch.Tensor, ranks: Callable[[], list[int]]) -> None:
         """The script sums a tensor over ranks."""
-        # One gradient is enough to know.
-        if self.exact and not self._reduced_with and (where := address(tensor)):
-            gradients = (q.grad for q in self._parameters().values())
-            if any(g is not None and address(g) == where for g in gradients):
-                self._reduced_with = ranks()
+        if self.exact:
+            self._collectives.sums(tensor, ranks)
 
     @hook
-    def zero_begins(self) -> None:
-        """Before `zero_grad`."""
+    def gathers(self, tensor: torch.Tensor, ranks: Callable[[], list[int]]) -> None:
+        """The script puts the tensors of several ranks together."""
+        if self.exact:
+            self._collectives.gathers(tensor, ranks)
+
+    @hook
+    def zero_begins(self, owner: Any) -> None:
+        """Before `zero_grad` of an optimizer or a module."""
         self._look()
-        self._note_changed()
+        if not isinstance(owner, torch.optim.Optimizer):
+            # It may clear those of some optimizers, or a part of them.
+            for o in self._marked_here():
+                self._marks.note(o)
         # Gradients that no step has used are worth a look also where they are not read: a loop may drop a batch.
         unused = not self.exact and self._here.losses and not self._here.losses_taken
         self._here.unused = {i for i, q in self._parameters().items() if q.grad is not None} if unused else set()
 
     @hook
-    def zeroed(self) -> None:
+    def zeroed(self, owner: Any) -> None:
         """After it."""
         self._look(zero=True)
-        self._mark(list(self._marks))
+        if isinstance(owner, torch.optim.Optimizer):
+            self._marks.forget(self.optimizer(owner))
+        else:
+            for o in self._marked_here():
+                self._marks.take_again(o)
         if self._here.unused:
             self._tell_cleared()
 
@@ -371,16 +399,19 @@ class Observer:
         o = self.optimizer(optimizer)
         self._scaled.pop(o, None)
         self._say("skip", o=o, scale=scale)
-        self._forget_mark(o)
+        self._marks.forget(o)
         self._here.losses_taken = True
         self.updates += 1
         self.on_update(o)
 
     @hook
-    def step_begins(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
+    def step_begins(self, optimizer: torch.optim.Optimizer, *, closure: bool, by_scaler: bool) -> None:
         """At the door of `step`, before the hooks of others."""
         self._settle_norm()
         o = self.optimizer(optimizer)
+        if by_scaler:
+            # It looks for infinities by a call that writes gradients also where the optimizer is the one to divide them.
+            self._marks.take_again(o)
         self._look()
         self._close_window()
         if o not in self._told:
@@ -402,6 +433,14 @@ class Observer:
         self._use(step, optimizer)
 
     @hook
+    def update_begins(self, optimizer: torch.optim.Optimizer) -> None:
+        """The step of the user's own class calls that of torch's, which writes the parameters."""
+        step = self._here.steps[-1] if self._here.steps else None
+        if step is not None and step.o == self.optimizer(optimizer):
+            self._look()
+            step.versions, step.update_began = self._versions(step.o), True
+
+    @hook
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """Behind `step`."""
         if not self._here.steps:
@@ -412,13 +451,13 @@ class Observer:
             # A step that clips in its own code: what counts is what the gradients were after that.
             self._use(step, optimizer, again=True)
         else:
-            self._look()
+            self._look(by_step=True)
         self._here.steps.pop()
         self._say("exit", o=step.o, wrapper=step.inner_used)
         if self._here.steps:
             self._here.steps[-1].inner_used = True
         self._scaled.pop(step.o, None)
-        self._forget_mark(step.o)
+        self._marks.forget(step.o)
         self._here.losses_taken = True
         # A loop that clips behind the step by hand is seen doing it.
         self._open_window()
@@ -435,6 +474,8 @@ class Observer:
         self.lock = threading.RLock()
         self._close_window()
         self.registry = Registry()
+        self._marks = Marks(self.registry)
+        self._collectives = Collectives(self.registry)
         self.updates = 0
         for held in (
             self._told,
@@ -442,9 +483,6 @@ class Observer:
             self._scaled,
             self._threads,
             self._stepped_in,
-            self._reduced_with,
-            self._marks,
-            self._changed,
         ):
             held.clear()
         self._last_here = _Here()
@@ -454,7 +492,7 @@ class Observer:
         here = self._threads.get(threading.get_ident())
         if here is None:
             return
-        for held in (self._told, self._states, self._scaled, self._stepped_in, self._marks, self._changed):
+        for held in (self._told, self._states, self._scaled, self._stepped_in, self._marks):
             held.clear()
         self._reader, self._last_here = Reader(), _Here()
         if here.window is not None:
@@ -477,18 +515,19 @@ class Observer:
     def _use(self, step: _Step, optimizer: torch.optim.Optimizer, *, again: bool = False) -> None:
         divided = getattr(optimizer, "grad_scale", None)
         found_inf = getattr(optimizer, "found_inf", None)
-        self._note_changed()
         event: Event = {
             "o": step.o,
             "evaluation": step.evaluations,
             "divided": divided,
             "skipped": found_inf,
-            "by_own_code": step.o in self._changed,
-            "reduced_with": self._reduced_with,
+            # Where the backward goes on, a gradient is used as it comes.
+            "by_own_code": not step.in_backward and self._marks.changed(step.o),
+            **self._collectives.told(step.o),
         }
         if self.exact:
             scale = float(divided) if divided is not None else 1.0
             norms, used, empty, nonfinite, largest = [], [], 0, [], 0.0
+            peaks: dict[int, float] = {}
             squares = 0.0
             for i in self.registry.owned[step.o]:
                 gradient = self._gradient(i)
@@ -499,12 +538,14 @@ class Observer:
                 if state.nonfinite:
                     nonfinite.append(i)
                 largest = max(largest, state.largest)
+                if _is_hooked(self.registry.parameter(i)):
+                    peaks[i] = state.largest
                 if not state.is_zero:
                     used.append(i)
                     norms.append(state.norm)
                     squares += state.norm**2
             event |= {"norm": math.sqrt(squares) if not math.isnan(squares) else math.nan, "largest": largest, "nonfinite": nonfinite}
-            event |= {"tensors": used, "norms": norms, "empty": empty}
+            event |= {"tensors": used, "norms": norms, "empty": empty, "peaks": [i for i, top in peaks.items() if top == largest]}
         self._say("use", **event)
         step.evaluations += 1
         if not step.used or again or step.evaluations > 1:
@@ -514,24 +555,9 @@ class Observer:
     def _versions(self, o: int) -> int:
         return sum(p._version for i in self.registry.owned[o] if (p := self.registry.parameter(i)) is not None)
 
-    def _mark(self, optimizers: Iterable[int]) -> None:
-        """Gradients are what a backward, or a call that we know, has made of them."""
-        elsewhere = self._elsewhere()
-        self._marks |= {o: self._mark_of(self.registry.owned[o]) for o in optimizers if o not in elsewhere}
-
-    def _note_changed(self) -> None:
-        """Which of them are not that any more. Their values are not read; what goes through `.data` cannot be seen so."""
-        elsewhere = self._elsewhere()
-        self._changed |= {o for o, mark in self._marks.items() if o not in elsewhere and self._mark_of(self.registry.owned[o]) != mark}
-
-    def _forget_mark(self, o: int) -> None:
-        self._marks.pop(o, None)
-        self._changed.discard(o)
-
-    def _mark_of(self, owned: list[int]) -> int:
-        """Another number where a gradient was written in place, or is another tensor."""
-        gradients = [g for i in owned if (p := self.registry.parameter(i)) is not None and (g := p.grad) is not None]
-        return sum(hash((id(g), 0 if g.is_inference() else g._version)) for g in gradients)
+    def _marked_here(self) -> list[int]:
+        """Optimizers whose gradients are marked, and that no other thread steps."""
+        return [o for o in self._marks.marked() if not self._is_elsewhere(o)]
 
     def _gradient(self, i: int) -> torch.Tensor | None:
         parameter = self.registry.parameter(i)
@@ -557,14 +583,15 @@ class Observer:
 
     def _parameters(self) -> dict[int, torch.Tensor]:
         """Those that no other thread trains."""
-        elsewhere = {i for o in self._elsewhere() for i in self.registry.owned[o]}
+        elsewhere = {i for o in self._stepped_in if self._is_elsewhere(o) for i in self.registry.owned[o]}
         parameters = self.registry.parameters()
         return {i: q for i, q in parameters.items() if i not in elsewhere} if elsewhere else parameters
 
-    def _elsewhere(self) -> set[int]:
-        """Optimizers of other threads: their gradients change while we look, and one that is freed meanwhile would end the process."""
+    def _is_elsewhere(self, o: int) -> bool:
+        """Whether another thread steps the optimizer: its gradients change while we look, and one that is freed meanwhile would end the
+        process."""
         ident = threading.get_ident()
-        return {o for o, t in self._stepped_in.items() if t != ident} if ident in self._threads else set()
+        return ident in self._threads and self._stepped_in.get(o, ident) != ident
 
     def _norms(self, states: Mapping[int, State | None]) -> dict[int, float]:
         norms = {}
@@ -584,15 +611,19 @@ class Observer:
             for tensors, _ in self.registry.sharded[o]
         ]
 
-    def _look(self, *, zero: bool = False) -> None:
-        """Tell of changes that no call we know made."""
+    def _look(self, *, zero: bool = False, by_step: bool = False) -> None:
+        """Tell of changes that no call we know made, or the optimizer did, which may write gradients where it divides them."""
         if not self.exact:
             return
         states = self._states
         changed, after = self._changes()
         before = self._norms(states) if changed else {}
+        step = self._here.steps[-1] if self._here.steps else None
+        behind = bool(changed) and step is not None and step.update_began and step.versions != self._versions(step.o)
         for o in changed.keys() & before.keys() & after.keys():
             changes = changed[o]
+            if not by_step and any(change is not Change.CLEARED for _, change, _ in changes):
+                self._marks.saw_change(o)
             them = {i for i, _, _ in changes}
             shards = {
                 "before": self._norms_of_shards(o, states),
@@ -618,6 +649,7 @@ class Observer:
                 shards=shards if self.registry.sharded[o] else {},
                 zero=zero,
                 in_step=bool(self._here.steps),
+                behind_update=behind,
                 site=call_site() if zero or self._here.steps or self._here.window is None else self._here.window.wrote,
                 stack=[] if self._here.window is None else self._here.window.stack,
             )
@@ -691,8 +723,18 @@ def _is_torch(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer).__module__.startswith("torch.optim")
 
 
+def _is_hooked(parameter: torch.Tensor | None) -> bool:
+    """Whether a hook may change its gradient within the backward."""
+    return bool(getattr(parameter, "_backward_hooks", None) or getattr(parameter, "_post_accumulate_grad_hooks", None))
+
+
 def _options(values: Mapping[str, Any]) -> dict[str, str]:
     return {k: str(values[k]) for k in _INSIDE if isinstance(values.get(k), int | float) and values[k]}
+
+
+def is_bound(bound: Any) -> bool:
+    """Whether gradients clipped to it still tell their norm: it is a finite number above 0, or a tensor, which is not read now."""
+    return isinstance(bound, torch.Tensor) or (isinstance(bound, int | float) and 0 < bound < math.inf)
 
 
 def _number(value: float | torch.Tensor) -> float:

@@ -26,6 +26,8 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
         self._hooks: list[Any] = []
         self._last_hooks: dict[int, Any] = {}
+        self._parents: set[type] = set()
+        self._observers = [observer]
         self._unscaling = 0
         self._fsdp_done = False
 
@@ -37,6 +39,8 @@ class Patches:
         self._replace_everywhere(clip_grad, "clip_grad_value_", self._clip_value)
         if torch.distributed.is_available():
             self._replace_everywhere(torch.distributed.distributed_c10d, "all_reduce", self._all_reduce)
+            for name in ("all_gather", "all_gather_into_tensor"):
+                self._replace_everywhere(torch.distributed.distributed_c10d, name, self._all_gather)
         scaler = torch.amp.GradScaler
         for name, wrap in (("scale", self._scale), ("unscale_", self._unscale), ("step", self._scaler_step)):
             self._replace(scaler, name, wrap)
@@ -56,6 +60,7 @@ class Patches:
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
+        self._observers.clear()
 
     def remove(self) -> None:
         """Leave torch as it was."""
@@ -168,6 +173,17 @@ class Patches:
 
         return all_reduce
 
+    def _all_gather(self, original: Any) -> Any:
+        observer = self._observer
+
+        @functools.wraps(original)
+        def all_gather(output: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Any:
+            if not torch.compiler.is_compiling() and torch.distributed.is_initialized():
+                observer.gathers(tensor, lambda: torch.distributed.get_process_group_ranks(group))
+            return original(output, tensor, group, async_op)
+
+        return all_gather
+
     def _scale(self, original: Any) -> Any:
         observer = self._observer
 
@@ -199,6 +215,7 @@ class Patches:
             if not scaler._enabled:
                 return original(scaler, optimizer, *args, **kwargs)
             before = observer.steps_begun
+            observer.unscale_begins()
             self._unscaling += 1
             try:
                 out = original(scaler, optimizer, *args, **kwargs)
@@ -217,19 +234,39 @@ class Patches:
             out = original(optimizer, param_group)
             self._watch_fsdp()
             observer.optimizer(optimizer)
+            self._watch_parent(type(optimizer))
             return out
 
         return add_param_group
+
+    def _watch_parent(self, cls: type) -> None:
+        """What the step of a class of the user's own does before it calls that of torch's is apart from what it does behind it."""
+        parent = next((c for c in cls.__mro__ if c.__module__.startswith("torch.optim") and "step" in vars(c)), Optimizer)
+        if parent not in (cls, Optimizer, *self._parents):
+            self._parents.add(parent)
+            self._replace(parent, "step", self._parents_step)
+
+    def _parents_step(self, original: Any) -> Any:
+        # Torch may wrap it for its own hooks, and then it stays: emptied, it knows nothing of the observer.
+        observers, parents = self._observers, self._parents
+
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if type(optimizer) not in parents and not torch.compiler.is_compiling():
+                for observer in observers:
+                    observer.update_begins(optimizer)
+            return original(optimizer, *args, **kwargs)
+
+        return step
 
     def _zero_grad(self, original: Any) -> Any:
         observer = self._observer
 
         def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling():
-                observer.zero_begins()
+                observer.zero_begins(owner)
             out = original(owner, *args, **kwargs)
             if not torch.compiler.is_compiling():
-                observer.zeroed()
+                observer.zeroed(owner)
             return out
 
         return zero_grad
@@ -261,7 +298,7 @@ class Patches:
     @not_compiled
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         closure = kwargs.get("closure", args[1] if len(args) > 1 and callable(args[1]) else None)
-        self._observer.step_begins(optimizer, closure=closure is not None)
+        self._observer.step_begins(optimizer, closure=closure is not None, by_scaler=self._unscaling > 0)
         self._come_last(optimizer)
         return None
 

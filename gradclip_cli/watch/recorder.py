@@ -57,12 +57,12 @@ class _Row:
     divided: Any = None
     found_inf: Any = None
     skipped: bool = False
-    changed: bool = False  # perhaps, by the script's own code, since the backward
+    changed: bool | torch.Tensor = False  # perhaps, by the script's own code, since the backward
     batch: Mapping[str, float] = field(default_factory=dict)
 
     def scalars(self) -> list[torch.Tensor]:
         """All numbers that are still on a device, but for the norms."""
-        held = [self.divided, self.found_inf, self.scale, *self.rates, *(x for pair in self.losses for x in pair)]
+        held = [self.divided, self.found_inf, self.scale, self.changed, *self.rates, *(x for pair in self.losses for x in pair)]
         held += [x for c in self.clips for x in (c.returned, c.bound)]
         return [x for x in held if isinstance(x, torch.Tensor)]
 
@@ -105,7 +105,6 @@ class Recorder:
         self._last_row_at: float | None = None
         self._num_tensors = 0
         self._max_norm: float | None = None
-        self._own_code = False
         self.observer: Observer | None = None
 
     @property
@@ -141,9 +140,6 @@ class Recorder:
             )
         elif kind == "skip":
             self._skipped(event)
-        elif (kind == "hand" and event["bound"] is not None) or (kind == "edit" and _shrinks(event)):
-            # The script may clip by its own code, and `.data` tells nobody when it does.
-            self._own_code = True
 
     def use(self, o: int, optimizer: torch.optim.Optimizer, event: Event) -> None:
         """Measure the gradients the optimizer is about to use."""
@@ -156,7 +152,7 @@ class Recorder:
         row = _Row(observer.updates + 1, o, [i for i, _ in pairs], norms, clips, list(observer.losses()), [], None, time.monotonic())
         row.rates = [_rate(group.get("lr", math.nan)) for group in optimizer.param_groups]
         row.divided, row.found_inf = event["divided"], event["skipped"]
-        row.changed = event["by_own_code"] or self._own_code
+        row.changed = event["by_own_code"]
         scales = [s for _, s in row.losses if not isinstance(s, float) or s != 1.0]
         row.scale = scales[-1] if scales else None
         if self._batch is not None:
@@ -296,7 +292,7 @@ class Recorder:
             before, coefficient, bound = _before_clipping(row, tensor, used, on_host)
             if row.norms:
                 put("grad_norm_used", i, used)
-            is_before = bound is not None or (bool(row.norms) and not row.changed)
+            is_before = bound is not None or (bool(row.norms) and not on_host(row.changed))
             if is_before:
                 put("grad_norm", i, before)
             columns["has_grad_norm_used"][i] = bool(row.norms)
@@ -325,11 +321,6 @@ class Recorder:
             for name, value in row.batch.items():
                 put(name, i, value)
         writer.append(np.array([r.step for r in rows], np.int64), columns, norms)
-
-
-def _shrinks(edit: Event) -> bool:
-    before, after = edit["before"], edit["after"]
-    return not edit["zero"] and before is not None and after is not None and 0 < after < before * (1 - 1e-3)
 
 
 def _by_name(registry: Registry, pairs: list[tuple[int, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:

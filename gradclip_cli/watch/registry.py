@@ -53,6 +53,15 @@ class Registry:
         ref = self._parameters.get(index)
         return None if ref is None else ref()
 
+    def gradients_of(self, o: int) -> dict[int, torch.Tensor]:
+        """Those there are, of the parameters of an optimizer."""
+        get = self._parameters.get
+        return {
+            i: gradient
+            for i in self.owned[o]
+            if (ref := get(i)) is not None and (parameter := ref()) is not None and (gradient := parameter.grad) is not None
+        }
+
     def optimizers(self) -> Iterator[tuple[int, list[int]]]:
         """Those still alive, and the parameters they own."""
         for o, ref in list(self._optimizers.items()):

@@ -50,6 +50,8 @@ def no_clipping(run: Run, found: Detection) -> list[Hit]:
             continue
         if view.hand.kind in (HandKind.VALUE, HandKind.SEPARATE, HandKind.UNITS, HandKind.REPEATED, HandKind.PARTIAL):
             continue
+        if _changed_unread(view):
+            raise Unjudged("something changed gradients in updates where a recording does not read them; `gradclip verify SCRIPT` does")
         if view.hand.kind is HandKind.OTHER and view.loop.around:
             # Each sample clipped on its own, and noise besides, say.
             option, value = next(iter(view.loop.around.items()))
@@ -66,6 +68,15 @@ def no_clipping(run: Run, found: Detection) -> list[Hit]:
     if not any(u.norms or u.nonfinite or u.zeroed for view in views(run) for u in view.taken):
         raise Unjudged("no update used a gradient other than zero, so there was nothing to clip")
     return hits
+
+
+def _changed_unread(view: View) -> bool:
+    """Whether the norm from before clipping is unknown in an update behind those whose gradients were read at every point."""
+    columns, steps = view.part.columns, view.part.steps
+    if not {"optimizer", "has_grad_norm", "has_grad_norm_used"} <= columns.keys():
+        return False
+    unknown = (columns["optimizer"] == view.loop.o) & (columns["has_grad_norm_used"] == 1) & (columns["has_grad_norm"] == 0)
+    return bool((unknown & (steps > max(u.u for u in view.taken if u.exact) + 1)).any())
 
 
 def _explained(view: View) -> bool:

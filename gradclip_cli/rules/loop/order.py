@@ -120,7 +120,7 @@ def clip_before_backward(run: Run, found: Detection) -> list[Hit]:
     """
     hits = []
     for view in views(run):
-        for clips in same_place(view.stale()):
+        for clips in same_place((u, c) for u, c in view.stale() if not _recomputes(u, c)):
             if not _comes_first(view, clips):
                 continue
             _, c = clips[0]
@@ -300,7 +300,8 @@ def closure_recomputes_grads(run: Run, found: Detection) -> list[Hit]:
 
     Why it matters: The optimizer (LBFGS, SAM and others) uses the gradients of the closure; the clipped ones are gone.
 
-    How it decides: A backward ran inside `step`, the clip came before it, and none came inside.
+    How it decides: A backward ran inside `step`, the clip came before it, and none came inside. What the clip saw may be
+    gradients that the closure left in the step before.
 
     What to do: Clip inside the closure, behind its backward.
 
@@ -308,7 +309,10 @@ def closure_recomputes_grads(run: Run, found: Detection) -> list[Hit]:
     """
     hits = []
     for view in views(run):
-        for clips in same_place((u, c) for u, c in view.clips(Phase.OUTSIDE) if not any(x.in_step for x in view.acting(u))):
+        outside = [(u, c) for u, c in view.clips(Phase.OUTSIDE) if not any(x.in_step for x in view.acting(u))]
+        left_over = same_place((u, c) for u, c in view.stale() if _recomputes(u, c))
+        outside += [pair for clips in left_over if _comes_first(view, clips) for pair in clips]
+        for clips in same_place(sorted(outside, key=lambda pair: pair[0].u)):
             u, c = clips[0]
             often = f" ({u.evaluations} times)" if u.evaluations > 1 else ""
             text = (
@@ -317,6 +321,11 @@ def closure_recomputes_grads(run: Run, found: Detection) -> list[Hit]:
             )
             hits.append(hit(text, clips, {"norm_used": u.used, "max_norm": c.bound, "num_evaluations": u.evaluations}))
     return _once(hits)
+
+
+def _recomputes(u: Update, c: Clip) -> bool:
+    """Whether a closure made the gradients, and the clip came outside of it."""
+    return u.made_in_step and not c.in_step
 
 
 def double_unscale(run: Run, found: Detection) -> list[Hit]:

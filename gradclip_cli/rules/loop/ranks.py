@@ -34,8 +34,9 @@ def ranks_disagree(run: Run, found: Detection) -> list[Hit]:
 
     How it decides: Update by update, over all ranks. Those that hold parts of one model must scale by one factor: shards of
     the same tensors, stages of a pipeline (some ranks start every backward from gradients they were handed, others from a
-    loss), copies of some tensors (their norms agree in every update), or shares of the parameters whose gradients the script
-    all-reduces. Replicated gradients that were equal before the clip must be equal when the optimizers use them.
+    loss), copies of some tensors (their norms agree in every update), shares of the parameters whose gradients the script
+    all-reduces or which it gathers after every step, or layers that sum over ranks within an autograd function. Replicated
+    gradients that were equal before the clip must be equal when the optimizers use them.
 
     What to do: Make the norm over all ranks first (`get_total_norm` of DTensors is, FSDP1's `model.clip_grad_norm_` does; of
     plain tensors all-reduce the sum of squares, replicated ones once), and run the same code on every rank.
@@ -74,9 +75,15 @@ def _are_one_model(view: View, rank: int, other: View) -> bool:
     """Whether two ranks hold parts of one model, or of one optimizer's share in a replica of it."""
     if rank in view.loop.ranks:
         return True
-    shared_out = view.loop.tensors != other.loop.tensors and bool(view.part.header.get("replicated"))
-    reduced = not _hold_the_same(view, other) and any(rank in e.get("reduced_with", ()) for e in view.part.events if e["k"] == "use")
-    return shared_out or reduced or bool(_copies(view, other))
+    uses = [e for e in view.part.events if e["k"] == "use" and e["o"] == view.loop.o]
+    reduced, computed, gathered = (sum(rank in e.get(f"{how}_with", ()) for e in uses) for how in ("reduced", "computed", "gathered"))
+    replicated = bool(view.part.header.get("replicated"))
+    if _hold_the_same(view, other):
+        # Replicas may sum statistics of their batches, and gather their weights at times.
+        parts = computed > 0 and not (reduced or replicated) or gathered > max(1, len(uses) // 2)
+    else:
+        parts = reduced + computed + gathered > 0 or replicated and view.loop.tensors != other.loop.tensors
+    return parts or bool(_copies(view, other))
 
 
 def _is_pipeline(whole: Recorded) -> bool:
@@ -109,7 +116,8 @@ def _copies(view: View, other: View) -> set[int]:
 def _told(view: View, u: Update, rank: int, other: View, v: Update, one_model: bool) -> str:
     """How the two updates differ that should be alike; empty where they do not, or it cannot be told."""
     if one_model and (differing := _differing(view, u, other, v)):
-        what = "shards" if view.loop.sharded else "copy of the same gradients" if _hold_the_same(view, other) else "part of the gradients"
+        copies = _hold_the_same(view, other) and _close(_before(view, u), _before(other, v))
+        what = "shards" if view.loop.sharded else "copy of the same gradients" if copies else "part of the gradients"
         return _scaled_differently(view, u, differing[0], rank, other, v, differing[1], what)
     if view.loop.sharded or other.loop.sharded or not _hold_the_same(view, other):
         return ""

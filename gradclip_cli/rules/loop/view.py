@@ -94,8 +94,8 @@ class View:
 
     @cached_property
     def hand(self) -> HandClip:
-        """What the edits of all updates without an acting call amount to."""
-        updates = [u for u in self.taken if u.exact and not self.acting(u)]
+        """What the edits of all updates without an acting call amount to. What becomes of inf and nan tells nothing."""
+        updates = [u for u in self.taken if u.exact and not self.acting(u) and not u.nonfinite]
         found = _by_hand(updates)
         return _piled_up(updates) if found.kind is HandKind.NONE else found
 
@@ -112,7 +112,8 @@ class View:
     @cached_property
     def unreached(self) -> Hand | None:
         """A comparison with a bound that no norm the optimizer used exceeded: a clip by hand that had nothing to do."""
-        bounded = [(u, h) for u in self.taken if not self.acting(u) for h in u.hands if not math.isnan(h.bound)]
+        finite = [u for u in self.taken if not self.acting(u) and not u.nonfinite]
+        bounded = [(u, h) for u in finite for h in u.hands if not math.isnan(h.bound)]
         if self.hand.kind is not HandKind.NONE or any(u.wiped_by or any(c.by_hand for c in u.clips) for u in self.taken):
             return None
         return bounded[0][1] if bounded and not any(h.over and not u.used <= h.bound for u, h in bounded) else None
@@ -299,7 +300,8 @@ def _piled_up(updates: Sequence[Update]) -> HandClip:
             return HandClip(HandKind.SEPARATE, max(each_tensor), None, len(exact), frozenset(at_top))
     if (bound := _pile([u.used for u in exact])) is not None:
         return HandClip(HandKind.NORM, bound, None, len(exact))
-    if (bound := _pile([u.largest for u in exact])) is not None:
+    # The bias of a last layer under an absolute error, say, has a largest gradient of its own.
+    if (bound := _pile([u.largest for u in exact])) is not None and len(frozenset().union(*(u.peaks for u in exact))) > 1:
         return HandClip(HandKind.VALUE, bound, None, len(exact))
     return HandClip(HandKind.NONE)
 
