@@ -51,7 +51,10 @@ again = train()
 same = plain[:3] == watched[:3] and all(map(torch.equal, plain[3], watched[3])) and torch.equal(plain[4], watched[4])
 told = {"rank": dist.get_rank(), "same": same, "before": watched[0], "used": watched[1], "losses": watched[2], "hooks": again[5] - plain[5]}
 print(json.dumps(told) + "\\n", end="", flush=True)
+dist.barrier()
 dist.destroy_process_group()
+# What is compared has been told. Threads of gloo have ended such a process with SIGABRT while the interpreter was being taken down.
+os._exit(0)
 """
 )
 

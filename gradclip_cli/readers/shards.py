@@ -52,12 +52,12 @@ def _is_replica(first: RankPart, part: RankPart, but: Collection[int] = ()) -> b
     """Whether a rank used the same gradients, as far as their norms tell; a process that trains for itself is no rank."""
     if part.header.get("world_size") == 1:
         return True
-    if not _goes_with(first, part):
-        # It was stopped elsewhere; what it holds tells nothing of its gradients, unless it is another model.
-        return first.tensors == part.tensors
-    rest = np.delete(np.arange(len(first.tensors)), [t for t in but if t < len(first.tensors)])
+    rest = [t for t in range(len(first.tensors)) if t not in but]
+    if len(first.tensors) != len(part.tensors) or any(first.tensors[t] != part.tensors[t] for t in rest):
+        return False
+    # One that was stopped elsewhere tells nothing of its gradients, but that it is no other model.
     a, b = first.tensor_norms[:, rest], part.tensor_norms[:, rest]
-    return first.tensors == part.tensors and np.allclose(a, b, rtol=_REPLICATED, atol=0, equal_nan=True)
+    return not _goes_with(first, part) or np.allclose(a, b, rtol=_REPLICATED, atol=0, equal_nan=True)
 
 
 def _goes_with(first: RankPart, part: RankPart) -> bool:
