@@ -41,13 +41,19 @@ def _is_shard(placement: Any) -> bool:
 
 def _flattened() -> Iterator[tuple[int, tuple[int, ...]]]:
     """The `id` of every parameter that FSDP1 sharded, flat or as it was, and the ranks; one that it only replicates is left out."""
+    for handle in fsdp1_handles():
+        if handle.uses_sharded_strategy:
+            ranks = tuple(torch.distributed.get_process_group_ranks(handle.process_group))
+            for parameter in (handle.flat_param, *(handle.flat_param._params or ())):
+                yield id(parameter), ranks
+
+
+def fsdp1_handles() -> Iterator[Any]:
+    """What every module that FSDP1 wraps keeps of the parameters it flattened; nothing where the script does not use FSDP1."""
     module = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
     if module is None:
         return
     # `isinstance` would ask lazy proxies for their class and so wake them.
     for wrapped in [m for m in gc.get_objects() if issubclass(type(m), module.FullyShardedDataParallel)]:
-        handle = getattr(wrapped, "_handle", None)
-        if handle is not None and handle.uses_sharded_strategy:
-            ranks = tuple(torch.distributed.get_process_group_ranks(handle.process_group))
-            for parameter in (handle.flat_param, *(handle.flat_param._params or ())):
-                yield id(parameter), ranks
+        if (handle := getattr(wrapped, "_handle", None)) is not None:
+            yield handle

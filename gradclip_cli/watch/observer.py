@@ -477,13 +477,7 @@ class Observer:
         self._marks = Marks(self.registry)
         self._collectives = Collectives(self.registry)
         self.updates = 0
-        for held in (
-            self._told,
-            self._states,
-            self._scaled,
-            self._threads,
-            self._stepped_in,
-        ):
+        for held in (self._told, self._states, self._scaled, self._threads, self._stepped_in):
             held.clear()
         self._last_here = _Here()
 

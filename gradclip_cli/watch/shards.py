@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import prod
@@ -12,6 +10,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from gradclip_cli.watch.groups import fsdp1_handles
 
 Box = tuple[list[int], list[int]]
 """Where a box begins in the tensor, and its shape."""
@@ -112,12 +112,8 @@ def _united(runs: Iterator[_Run]) -> list[_Run]:
 
 def _flat_places() -> Iterator[tuple[int, dict[str, Any]]]:
     """Of what FSDP1 flattened and sharded: the `id` of a gradient, and its place."""
-    module = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
-    if module is None:
-        return
-    # `isinstance` would ask lazy proxies for their class and so wake them.
-    for wrapped in [m for m in gc.get_objects() if issubclass(type(m), module.FullyShardedDataParallel)]:
-        flat = getattr(getattr(wrapped, "_handle", None), "flat_param", None)
+    for handle in fsdp1_handles():
+        flat = getattr(handle, "flat_param", None)
         infos = getattr(flat, "_shard_param_infos", None)
         if flat is None or infos is None:
             continue
