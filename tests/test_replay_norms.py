@@ -116,10 +116,11 @@ def test_the_result_does_not_depend_on_files_threads_or_ranks(tmp_path: Path, mo
     result, _ = replay(parts, Request())
     assert result is not None
     assert result.steps[0].total_norm == norm_of(one)
-    monkeypatch.setattr(blocks, "_num_threads", lambda: 1)
-    alone = measure(tensors, Wanted(2.0, (0.5,), histogram=True), Ranks())
-    assert alone[0] == expected[0]
-    np.testing.assert_array_equal(alone[1], expected[1])
+    for num_threads in (1, 4):
+        monkeypatch.setattr(blocks, "_num_threads", lambda num=num_threads: num)
+        other = measure(tensors, Wanted(2.0, (0.5,), histogram=True), Ranks())
+        assert other[0] == expected[0]
+        np.testing.assert_array_equal(other[1], expected[1])
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7, 100])
@@ -191,6 +192,19 @@ def test_a_file_that_shrinks_while_it_is_read_is_named_the_first_one_only(
     monkeypatch.setattr(blocks, "_num_threads", lambda: num_threads)
     with pytest.raises(GradclipError, match="g-00002-of-00003.safetensors: found the end of the file while it was read"):
         measure(tensors, Wanted(2.0), Ranks())
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_measuring_that_fails_ends_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_threads: int) -> None:
+    path = write_safetensors(tmp_path / "g.safetensors", {"w": np.ones(12 * BLOCK, np.float32)})
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(blocks, "_num_threads", lambda: num_threads)
+    monkeypatch.setattr(blocks, "power_sum", fail)
+    with pytest.raises(MemoryError):
+        measure(find([path]).steps[0].tensors, Wanted(2.0), Ranks())
 
 
 def test_the_histogram_counts_every_finite_element_once(tmp_path: Path) -> None:
