@@ -65,6 +65,14 @@ def _comparisons(file: str) -> list[tuple[int, int, list[ast.expr]]] | None:
 
 
 def _bounds(tree: ast.AST) -> Iterator[ast.expr]:
+    for side, other in compared(tree):
+        name = ast.unparse(side)
+        if isinstance(side, _ATOMS) and is_named_bound(name) and not _OTHER_NAME.search(ast.unparse(other)) and _varies(other):
+            yield side
+
+
+def compared(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Whatever source compares, divides or takes the lesser of, each with the other."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
             sides = [node.left, node.comparators[0]]
@@ -74,15 +82,13 @@ def _bounds(tree: ast.AST) -> Iterator[ast.expr]:
             sides = node.args
         else:
             continue
-        for side, other in (sides, sides[::-1]):
-            name = ast.unparse(side)
-            if (
-                isinstance(side, _ATOMS)
-                and _BOUND_NAME.search(name)
-                and not _OTHER_NAME.search(name + ast.unparse(other))
-                and _varies(other)
-            ):
-                yield side
+        yield sides[0], sides[1]
+        yield sides[1], sides[0]
+
+
+def is_named_bound(name: str) -> bool:
+    """Whether a variable of this name holds a bound of norms."""
+    return _BOUND_NAME.search(name) is not None and not _OTHER_NAME.search(name)
 
 
 def _varies(node: ast.expr) -> bool:

@@ -42,6 +42,7 @@ import torch
 
 from gradclip_cli.watch.collectives import Collectives
 from gradclip_cli.watch.hook import hook
+from gradclip_cli.watch.inside import clips_inside, options
 from gradclip_cli.watch.marks import Marks
 from gradclip_cli.watch.registry import Registry
 from gradclip_cli.watch.sites import call_site, user_stack, wrapper_of
@@ -49,9 +50,6 @@ from gradclip_cli.watch.states import Change, Reader, State, compare, state_of
 from gradclip_cli.watch.window import Window
 
 Event = dict[str, Any]
-# Options by which optimizer classes clip on their own, out of sight.
-_INSIDE = ("max_grad_norm", "clip_grad_norm", "grad_clip", "gradient_clipping", "percentile_clipping", "clip_threshold", "max_norm")
-
 # Events whose place in the user's functions tells what was meant to come first.
 _STACKED = {"backward", "clip", "enter"}
 
@@ -172,9 +170,9 @@ class Observer:
 
     def _tell_optimizer(self, o: int, optimizer: torch.optim.Optimizer) -> None:
         owned = self.registry.owned[o]
-        inside = {} if _is_torch(optimizer) else _options(optimizer.defaults)
+        inside = clips_inside(optimizer)
         wrapper = wrapper_of(optimizer)
-        around = {f"{type(wrapper).__qualname__}.{k}": v for k, v in _options(getattr(wrapper, "__dict__", {})).items()}
+        around = {f"{type(wrapper).__qualname__}.{k}": v for k, v in options(getattr(wrapper, "__dict__", {})).items()}
         groups = self.registry.sharded[o]
         sharded = sorted(i for tensors, _ in groups for i in tensors)
         name = {"class": type(optimizer).__qualname__}
@@ -713,17 +711,9 @@ class Observer:
         self.emit({"k": kind, "u": self.updates, "site": site, **event})
 
 
-def _is_torch(optimizer: torch.optim.Optimizer) -> bool:
-    return type(optimizer).__module__.startswith("torch.optim")
-
-
 def _is_hooked(parameter: torch.Tensor | None) -> bool:
     """Whether a hook may change its gradient within the backward."""
     return bool(getattr(parameter, "_backward_hooks", None) or getattr(parameter, "_post_accumulate_grad_hooks", None))
-
-
-def _options(values: Mapping[str, Any]) -> dict[str, str]:
-    return {k: str(values[k]) for k in _INSIDE if isinstance(values.get(k), int | float) and values[k]}
 
 
 def is_bound(bound: Any) -> bool:

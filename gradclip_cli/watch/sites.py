@@ -22,7 +22,8 @@ def _is_ours(file: str) -> bool:
     return file.startswith((_HERE, "<frozen")) and not file.startswith(_LOOP)
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Whether code of this file is neither the user's nor a training loop of ours."""
     return _real(file).startswith(_LIBRARY) and not file.startswith(_LOOP)
 
 
@@ -37,7 +38,7 @@ def call_site() -> str | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if not _is_ours(file) and not file.startswith(_TORCH):
-            if not _is_library(file) and not file.startswith("<"):
+            if not is_library(file) and not file.startswith("<"):
                 site = _written(frame)
                 return site if library is None else f"{site} via {_written(library)}"
             if library is None and not _real(file).startswith(_LIBRARY[2]):
@@ -56,7 +57,7 @@ def user_stack() -> list[str]:
     leaves = False
     while frame is not None and len(frames) < _DEEPEST:
         file = frame.f_code.co_filename
-        if not _is_ours(file) and not file.startswith(_TORCH) and not _is_library(file):
+        if not _is_ours(file) and not file.startswith(_TORCH) and not is_library(file):
             if not leaves:
                 frames.append(_written(frame))
             leaves = False

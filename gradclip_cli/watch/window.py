@@ -54,6 +54,7 @@ class Window(TorchFunctionMode):
         self._is_open = self._is_passing = self.is_left_over = False
         self._parameters: Callable[[], Mapping[int, torch.Tensor]] | None = None
         self._on_norm = on_norm
+        self._owned: set[int] = set()
         self._storages: set[int] = set()
         self._derived: dict[int, weakref.ref[torch.Tensor]] = {}
         self._norms: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -150,11 +151,16 @@ class Window(TorchFunctionMode):
     def _find_gradients(self, parameters: Callable[[], Mapping[int, torch.Tensor]]) -> None:
         self._parameters = None
         with torch._C.DisableTorchFunction():
-            self._storages = {a for q in parameters().values() if (g := q.grad) is not None and (a := address(g))}
+            owned = parameters().values()
+            self._owned = set(map(id, owned))
+            self._storages = {a for q in owned if (g := q.grad) is not None and (a := address(g))}
 
     @not_compiled
     def _look(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         name = getattr(func, "__name__", "")
+        if func == _SET_GRAD and id(args[0]) in self._owned and args[1] is not None and (where := address(args[1])):
+            # What comes from elsewhere (a part of other gradients, a sum over ranks) is the gradient from here on.
+            self._storages.add(where)
         inputs = list(_tensors((*args, *kwargs.values())))
         from_gradient = any(address(t) in self._storages for t in inputs)
         derived = from_gradient or any(self._has(self._derived, t) for t in inputs)

@@ -42,7 +42,8 @@ def no_clipping(run: Run, found: Detection) -> list[Hit]:
             continue
         if view.loop.inside:
             option, value = next(iter(view.loop.inside.items()))
-            raise Unjudged(f"{view.loop.name} clips inside ({option}={value}), where gradients do not show it")
+            bound = f"{option}={value}" if value else option
+            raise Unjudged(f"{view.loop.name} clips inside ({bound}), where gradients do not show it")
         if not view.exact:
             raise Unjudged("no clipping call was seen, and a recording cannot tell clipping by hand; `gradclip verify SCRIPT` can")
         with_gradients = [(u, None) for u in view.taken if u.norms]
