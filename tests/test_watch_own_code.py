@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -213,7 +214,45 @@ def checkpointed_twice() -> None:
         task.optimizer.step()
 
 
-RIGHT = [in_backward, divided_by_the_optimizer, let_go_by_hand, two_that_share_a_backward, compared_and_left, checkpointed_twice]
+def logged_in_hooks() -> None:
+    task = Task()
+    seen: list[torch.Tensor] = []
+    norms: list[float] = []
+
+    def log(gradient: torch.Tensor) -> None:
+        norms.append(float(gradient.norm()))
+
+    for p in task.model.parameters():
+        p.register_hook(seen.append)
+        p.register_hook(log)
+    for i in range(60):
+        task.optimizer.zero_grad()
+        quiet(task, i).backward()
+        task.optimizer.step()
+    assert len(seen) == len(norms) > 0
+
+
+def clipped_behind_hooks() -> None:
+    task = Task()
+    for p in task.model.parameters():
+        p.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    for i in range(60):
+        task.optimizer.zero_grad()
+        quiet(task, i).backward()
+        torch.nn.utils.clip_grad_norm_(task.model.parameters(), BOUND)
+        task.optimizer.step()
+
+
+RIGHT = [
+    logged_in_hooks,
+    clipped_behind_hooks,
+    in_backward,
+    divided_by_the_optimizer,
+    let_go_by_hand,
+    two_that_share_a_backward,
+    compared_and_left,
+    checkpointed_twice,
+]
 
 
 @pytest.mark.parametrize("loop", RIGHT)
@@ -259,7 +298,40 @@ def bounded_by_zero(task: Task, i: int) -> None:
     torch.nn.utils.clip_grad_norm_(task.model.parameters(), 0.0)
 
 
-WRONG = [by_hand_late_through_data, by_the_norm_of_a_clip_without_bound, of_no_backward, before_a_scaler_looks, bounded_by_zero]
+def in_tensor_hooks(task: Task, i: int) -> None:
+    for p in task.model.parameters() if not i else ():
+        p.register_hook(lambda g: g * min(1.0, BOUND / float(g.norm())))
+    quiet(task, i).backward()
+
+
+def by_a_function_of_torch_in_hooks(task: Task, i: int) -> None:
+    for p in task.model.parameters() if not i else ():
+        p.register_hook(partial(torch.clamp, min=-1, max=1))
+    quiet(task, i).backward()
+
+
+class Clamp:
+    def __call__(self, parameter: torch.Tensor) -> None:
+        parameter.grad.clamp_(-1, 1)
+
+
+def in_hooks_behind_accumulation(task: Task, i: int) -> None:
+    if not i:
+        for p in task.model.parameters():
+            p.register_post_accumulate_grad_hook(Clamp())
+    quiet(task, i).backward()
+
+
+WRONG = [
+    in_tensor_hooks,
+    by_a_function_of_torch_in_hooks,
+    in_hooks_behind_accumulation,
+    by_hand_late_through_data,
+    by_the_norm_of_a_clip_without_bound,
+    of_no_backward,
+    before_a_scaler_looks,
+    bounded_by_zero,
+]
 
 
 @pytest.mark.parametrize("take", WRONG)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gradclip_cli.watch.measure import tensor_norms
+from gradclip_cli.watch.parameter_hooks import may_change_gradients
 from gradclip_cli.watch.registry import Registry
 
 # What is read of one gradient to see what is written through `.data`, which tells nobody: so many elements.
@@ -83,13 +84,17 @@ class Marks:
     def changed(self, o: int) -> bool | torch.Tensor:
         """Whether anything that was not seen may have changed them; on their device where that is not known yet.
 
-        Gradients that no backward made (`torch.autograd.grad`, say) may have been.
+        Gradients that no backward made (`torch.autograd.grad`, say) may have been, and those that went through hooks.
         """
         self.note(o)
         mark = self._marks.get(o)
         if o in self._changed or o in self._writes_unseen or o not in self._marks:
             return True
-        if mark is None or mark.norm is None:
+        if mark is None:
+            return False
+        if may_change_gradients(self._registry.owned_by(o)):
+            return True
+        if mark.norm is None:
             return False
         parameter = None if mark.read is None else self._registry.parameter(mark.read)
         now = None if parameter is None or parameter.grad is None else _norm(parameter.grad)

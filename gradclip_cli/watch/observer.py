@@ -44,6 +44,7 @@ from gradclip_cli.watch.collectives import Collectives
 from gradclip_cli.watch.hook import hook
 from gradclip_cli.watch.inside import clips_inside, options
 from gradclip_cli.watch.marks import Marks
+from gradclip_cli.watch.parameter_hooks import is_hooked
 from gradclip_cli.watch.registry import Registry
 from gradclip_cli.watch.sites import call_site, user_stack, wrapper_of
 from gradclip_cli.watch.states import Change, Reader, State, compare, state_of
@@ -530,7 +531,7 @@ class Observer:
                 if state.nonfinite:
                     nonfinite.append(i)
                 largest = max(largest, state.largest)
-                if _is_hooked(self.registry.parameter(i)):
+                if is_hooked(self.registry.parameter(i)):
                     peaks[i] = state.largest
                 if not state.is_zero:
                     used.append(i)
@@ -709,11 +710,6 @@ class Observer:
         if self.exact and kind in _STACKED:
             event.setdefault("stack", user_stack())
         self.emit({"k": kind, "u": self.updates, "site": site, **event})
-
-
-def _is_hooked(parameter: torch.Tensor | None) -> bool:
-    """Whether a hook may change its gradient within the backward."""
-    return bool(getattr(parameter, "_backward_hooks", None) or getattr(parameter, "_post_accumulate_grad_hooks", None))
 
 
 def is_bound(bound: Any) -> bool:

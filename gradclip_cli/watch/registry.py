@@ -53,6 +53,11 @@ class Registry:
         ref = self._parameters.get(index)
         return None if ref is None else ref()
 
+    def owned_by(self, o: int) -> Iterator[torch.Tensor]:
+        """The parameters of an optimizer that are alive."""
+        get = self._parameters.get
+        return (parameter for i in self.owned[o] if (ref := get(i)) is not None and (parameter := ref()) is not None)
+
     def gradients_of(self, o: int) -> dict[int, torch.Tensor]:
         """Those there are, of the parameters of an optimizer."""
         get = self._parameters.get
