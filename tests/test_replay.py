@@ -187,20 +187,20 @@ def test_a_part_of_what_was_clipped_is_told_and_scaled_by_the_coefficient(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("sharded", "together", "partial"),
+    ("sharded", "groups", "partial"),
     [
-        ([0], {"ranks": [0, 1]}, True),
-        ([0], {"ranks": []}, True),
-        ([0], {"ranks": [0]}, False),
-        ([], {"ranks": []}, False),
-        ([0, 1], {"groups": [[[0], [0]], [[1], [0, 1]]]}, True),
-        ([0], {"groups": [[[0], []]]}, True),
-        ([0], {"groups": [[[0], [0]]]}, False),
+        ([0], [[[0], [0, 1]]], True),
+        ([0], [], True),
+        ([0], [[[0], [0]]], False),
+        ([], [], False),
+        ([0, 1], [[[0], [0]], [[1], [0, 1]]], True),
+        ([0], [[[0], []]], True),
+        ([0], [["damaged"]], True),
     ],
-    ids=["fsdp2", "fsdp1", "one-rank", "ddp", "groups", "unknown-group", "one-rank-groups"],
+    ids=["fsdp2", "fsdp1", "one-rank", "ddp", "groups", "unknown-group", "damaged"],
 )
 def test_the_shards_of_a_recorded_rank_are_not_the_whole(
-    gradclip: Call, tmp_path: Path, sharded: list[int], together: dict[str, Any], partial: bool
+    gradclip: Call, tmp_path: Path, sharded: list[int], groups: list[Any], partial: bool
 ) -> None:
     run = tmp_path / "run"
     for rank, grads in enumerate((run / "grads", run / "rank-00001" / "grads")):
@@ -208,7 +208,7 @@ def test_the_shards_of_a_recorded_rank_are_not_the_whole(
         write_steps(grads, 2)
         folder = run / f"rank-{rank:05d}"
         folder.mkdir(exist_ok=True)
-        event = {"k": "optimizer", "u": 0, "o": 0, "class": "SGD", "tensors": [0], "sharded": sharded, **together}
+        event = {"k": "optimizer", "u": 0, "o": 0, "class": "SGD", "tensors": [0], "sharded": sharded, "groups": groups}
         (folder / "trace.jsonl").write_text('{"k": "backward"}\n"optimizer"\n{"optimizer\n' + json.dumps(event) + "\n")
         (folder / "header.json").write_text('{"world_size": 2}')
     (run / "run.json").write_text('{"schema": "gradclip.run/1", "world_size": 2}')

@@ -38,10 +38,10 @@ def holds_shards(folder: Path) -> bool:
 
 
 def _groups(event: dict[str, Any]) -> list[list[Any]]:
-    """The ranks that hold one copy of sharded tensors together, of all tensors alike or group by group; none where it is not known."""
+    """For each group of sharded tensors, the ranks that hold one copy of them together; none where these are not known."""
     groups = event.get("groups")
-    together = [g[1] for g in groups if isinstance(g, list) and len(g) == 2] if isinstance(groups, list) else [event.get("ranks")]
-    return [ranks if isinstance(ranks, list) else [] for ranks in together]
+    pairs = groups if isinstance(groups, list) and groups else [None]
+    return [pair[1] if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], list) else [] for pair in pairs]
 
 
 def _start(path: Path) -> bytes:
