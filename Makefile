@@ -33,8 +33,9 @@ demo: $(SMALL) ## A training that a bad batch ruined: what happened, which thres
 	@printf '\n3. The same training, with the same bad batch, clipped at that threshold:\n\n'
 	$(BIN)/gradclip analyze $(TWINS)/max_norm-suggested
 
+# A file goes to one worker as a whole: what its tests share, a training by real libraries say, is made once.
 test: $(STAMP) ## Run the tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(STAMP) ## Formatting, lint, types, and whether the generated documentation is current
 	$(BIN)/ruff format --check .

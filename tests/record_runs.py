@@ -28,9 +28,14 @@ def write(folder: Path, name: str, code: str) -> Path:
     return path
 
 
+def objects(stdout: str) -> list[dict[str, Any]]:
+    """The lines that are JSON objects."""
+    return [json.loads(line) for line in stdout.splitlines() if line.startswith('{"')]
+
+
 def results(folder: Path, code: str, *, command: Sequence[str] = (sys.executable,)) -> list[dict[str, Any]]:
     """What a script prints as JSON objects, a line each."""
     write(folder, "main.py", code)
     done = subprocess.run([*command, "main.py"], cwd=folder, env=ENV, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
+    return objects(done.stdout)

@@ -121,8 +121,8 @@ def test_faults_are_listed_without_torch(gradclip: Call) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_bad_command_line(gradclip: Call, args: list[str], said: str) -> None:
-    done = gradclip("probe", *args, code=2)
+def test_a_bad_command_line(warm: Call, args: list[str], said: str) -> None:
+    done = warm("probe", *args, code=2)
     assert said in done.stderr
     assert done.stdout == ""
 
@@ -158,43 +158,43 @@ def test_a_function_that_gives_something_else(mine: Path, monkeypatch: pytest.Mo
     assert caught.value.code == 3
 
 
-def test_a_module_that_is_not_there(gradclip: Call) -> None:
-    assert "there is no module nowhere" in gradclip("probe", "nowhere.train:build", code=3).stderr
+def test_a_module_that_is_not_there(warm: Call) -> None:
+    assert "there is no module nowhere" in warm("probe", "nowhere.train:build", code=3).stderr
 
 
-def test_ones_own_model(gradclip: Call, mine: Path) -> None:
+def test_ones_own_model(gradclip: Call, warm: Call, mine: Path) -> None:
     """Twelve updates over ten batches: the list is gone through again."""
     document = told(gradclip("probe", "mine:optimizer", "--steps", 12, "-o", "run", "--format", "json", env=ONE_THREAD, code=0))
     assert document["subject"] == "mine:optimizer"
     assert document["num_parameters"] == 8 * 16 + 16 + 16 * 3 + 3
     assert (document["conditions"]["optimizer"], document["conditions"]["lr"]) == ("SGD", 0.125)
-    done = gradclip("probe", "mine:optimizer", "--lr", 0.1, "-o", "other", env=ONE_THREAD, code=2)
+    done = warm("probe", "mine:optimizer", "--lr", 0.1, "-o", "other", env=ONE_THREAD, code=2)
     assert "made its own optimizer" in done.stderr
-    assert "nothing is overwritten" in gradclip("probe", "mine:function", "-o", "run", env=ONE_THREAD, code=3).stderr
+    assert "nothing is overwritten" in warm("probe", "mine:function", "-o", "run", env=ONE_THREAD, code=3).stderr
 
 
-def test_twins_side_by_side(gradclip: Call, mine: Path) -> None:
+def test_twins_side_by_side(warm: Call, mine: Path) -> None:
     args = ("probe", "mine:criterion", "--optimizer", "sgd", "--lr", 0.3, "--steps", 60, "--inject", "loss-times@45:1000")
     args = (*args, "--compare", "max_norm=none,suggested", "-o", "run", "--plot", "twins.png")
-    done = gradclip(*args, env=ONE_THREAD, code=0)
+    done = warm(*args, env=ONE_THREAD, code=0)
     assert all(len(line) <= 80 for line in done.stdout.splitlines()), done.stdout
     assert "planted  loss-times@45:1000" in done.stdout
     assert "acted on" in done.stdout
     assert re.search(r"^suggested: \d+\.\d+ +\S", done.stdout, re.M), done.stdout
     assert (mine / "twins.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(p.name for p in (mine / "run").iterdir()) == ["max_norm-none", "max_norm-suggested"]
-    again = gradclip(*args, "--force", "--format", "json", env=ONE_THREAD, code=0)
+    again = warm(*args, "--force", "--format", "json", env=ONE_THREAD, code=0)
     first, second = told(again)["twins"]
     assert (first["max_norm"], first["label"], second["label"]) == (None, "none", "suggested")
     assert second["num_clipped"] < 5
-    suggested = gradclip("suggest-threshold", "run/max_norm-none", "--format", "value", code=0)
+    suggested = warm("suggest-threshold", "run/max_norm-none", "--format", "value", code=0)
     assert second["max_norm"] == float(suggested.stdout)
     assert first["sightings"][0]["found"][0] == {"rule": "GC101", "first_step": 45}
 
 
-def test_no_number_for_the_suggested_twin(gradclip: Call, mine: Path) -> None:
+def test_no_number_for_the_suggested_twin(warm: Call, mine: Path) -> None:
     args = ("probe", "mine:function", "--steps", 12, "--compare", "max_norm=none,suggested", "-o", "run", "--format", "markdown")
-    done = gradclip(*args, env=ONE_THREAD, code=3)
+    done = warm(*args, env=ONE_THREAD, code=3)
     assert done.stdout.startswith("### Probe: `run`")
     assert "no twin at the suggested threshold" in done.stdout
 
@@ -226,11 +226,14 @@ def test_an_interrupt_keeps_what_was_recorded(mine: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp2"])
-def test_two_ranks(tmp_path: Path, how: str) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gradclip_cli", "probe"]
-    command += ["-o", "run", "--steps", "12", "--parallel", how, "--inject", "nan-input@5", "--format", "json"]
-    env = os.environ | ONE_THREAD | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+def test_two_ranks(tmp_path: Path, warm: Call, how: str) -> None:
+    args = ["probe", "-o", "run", "--steps", "12", "--parallel", how, "--inject", "nan-input@5", "--format", "json"]
+    if how == "ddp":
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gradclip_cli", *args]
+        env = os.environ | ONE_THREAD | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    else:
+        done = warm(*args, ranks=2)
     assert done.returncode == 0, done.stderr
     document = told(done)
     assert document["conditions"]["world_size"] == 2
@@ -241,7 +244,7 @@ def test_two_ranks(tmp_path: Path, how: str) -> None:
     assert not [f for f in twin["findings"] if f["rule"].startswith("GC4")]
 
 
-def test_a_hugging_face_directory(gradclip: Call, tmp_path: Path) -> None:
+def test_a_hugging_face_directory(warm: Call, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
     letters = {letter: i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz .?")}
@@ -252,7 +255,7 @@ def test_a_hugging_face_directory(gradclip: Call, tmp_path: Path) -> None:
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
     (tmp_path / "some.txt").write_text("a fox sat by the river and looked at the water. " * 20)
     args = ("probe", "--model", "hf:model", "--text", "some.txt", "--steps", 8, "-o", "run", "--format", "json")
-    done = gradclip(*args, env=ONE_THREAD, code=0)
+    done = warm(*args, env=ONE_THREAD, code=0)
     assert told(done)["num_parameters"] == sum(p.numel() for p in transformers.GPT2LMHeadModel(config).parameters())
     assert done.stderr == ""
-    assert "holds no config.json" in gradclip("probe", "--model", "hf:.", "--text", "some.txt", code=3).stderr
+    assert "holds no config.json" in warm("probe", "--model", "hf:.", "--text", "some.txt", code=3).stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,8 @@ from gradclip_cli import read_run
 from gradclip_cli.model.recorded import TensorInfo
 from gradclip_cli.readers.shards import whole
 from gradclip_cli.runfile import RunWriter, read_recorded
-from tests.record_runs import ENV, results, write
-from tests.test_record_ddp import TORCHRUN
+from tests.forks import Zygote
+from tests.record_runs import objects, write
 
 CODE = """
 import json
@@ -56,8 +55,14 @@ dist.destroy_process_group()
 """
 
 
-def test_fsdp2(tmp_path: Path) -> None:
-    found = results(tmp_path, CODE, command=TORCHRUN)
+def test_fsdp2(tmp_path: Path, zygote: Zygote) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write(tmp_path, "main.py", CODE)
+    done = zygote("script", "main.py", cwd=tmp_path, ranks=2)
+    assert done.returncode == 0, done.stderr
+    found = objects(done.stdout)
+    assert len(found) == 2
     recorded, damage = read_recorded(tmp_path / "run")
     assert damage == ()
     assert list(recorded.parts) == [0, 1]
@@ -68,6 +73,10 @@ def test_fsdp2(tmp_path: Path) -> None:
         np.testing.assert_allclose(part.columns["grad_norm"], told["full"], rtol=1e-5)
         np.testing.assert_allclose(np.sqrt(np.square(part.tensor_norms.astype(np.float64)).sum(axis=1)), told["local"], rtol=1e-5)
         np.testing.assert_allclose(part.columns["max_norm"], 0.25)
+    accumulator = EventAccumulator(str(tmp_path / "run"))
+    accumulator.Reload()
+    for tag, norms in (("train/grad_norm", "full"), ("train/grad_norm_used", "used")):
+        np.testing.assert_allclose([e.value for e in accumulator.Scalars(tag)], found[0][norms], rtol=1e-5)
     # The shards of the two ranks together are what the optimizers used.
     squares = [np.square(p.tensor_norms.astype(np.float64)).sum(axis=1) for p in recorded.parts.values()]
     np.testing.assert_allclose(np.sqrt(squares[0] + squares[1]), found[0]["used"], rtol=1e-5)
@@ -102,10 +111,9 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("strategy", ["FULL_SHARD", "NO_SHARD"])
-def test_fsdp1(strategy: str, tmp_path: Path) -> None:
+def test_fsdp1(strategy: str, tmp_path: Path, zygote: Zygote) -> None:
     write(tmp_path, "main.py", FSDP1)
-    command = [*TORCHRUN, "-m", "gradclip_cli", "record", "-o", "run", "main.py", strategy]
-    done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=300)
+    done = zygote("recording", "main.py", strategy, cwd=tmp_path, ranks=2)
     assert done.returncode == 0, done.stderr
     norms = [float(line) for line in done.stdout.splitlines()]
     run = read_run(tmp_path / "run")
@@ -150,4 +158,6 @@ def test_ranks_with_gradients_of_their_own_are_told(tmp_path: Path) -> None:
         writer.close("finished")
     run = read_run(tmp_path / "run")
     assert run.series["grad_norm"].values.tolist() == [1.0]
-    assert run.notes == ("ranks used gradients of their own (stages, experts, or never reduced): the norms are those of rank 0",)
+    assert run.notes == (
+        "ranks used gradients of their own (stages, experts, never reduced, or clipped on some only): the norms are those of rank 0",
+    )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ import pytest
 from gradclip_cli.model.recorded import RankPart
 from gradclip_cli.runfile import read_recorded
 from tests import recorded_cases
-from tests.conftest import ROOT
+from tests.forks import Done, Zygote
 from tests.record_runs import ENV, write
 
 RECORD = [sys.executable, "-m", "gradclip_cli", "record", "-o", "run"]
@@ -223,35 +221,18 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     assert recorded(tmp_path, "--save-grads", "sometimes", "missing.py").returncode == 2
 
 
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 Forked = Callable[..., Done]
 
 
-@pytest.fixture(scope="module")
-def forked() -> Iterator[Forked]:
-    """Run `main.py` of a folder recorded, in a process forked from one that has torch loaded; see `record_zygote`."""
-    zygote = subprocess.Popen(
-        [sys.executable, "-m", "tests.record_zygote"], cwd=ROOT, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert zygote.stdin is not None
-    assert zygote.stdout is not None
+@pytest.fixture
+def forked(zygote: Zygote) -> Forked:
+    """Run `main.py` of a folder recorded, in a process forked from one that has torch loaded."""
 
     def run(folder: Path, code: str, *, most_bytes: int = 0, **watch: Any) -> Done:
         write(folder, "main.py", LOOP + code)
-        print(json.dumps({"cwd": str(folder), "watch": watch, "most_bytes": most_bytes}), file=zygote.stdin, flush=True)
-        status = int(zygote.stdout.readline())
-        return Done(status, (folder / "out").read_text(), (folder / "err").read_text())
+        return zygote("recording", "main.py", cwd=folder, most_bytes=most_bytes, **watch)
 
-    yield run
-    zygote.stdin.close()
-    zygote.wait()
-    zygote.stdout.close()
+    return run
 
 
 # What was seen is kept ------------------------------------------------------------------------------------------------

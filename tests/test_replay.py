@@ -200,7 +200,7 @@ def test_a_part_of_what_was_clipped_is_told_and_scaled_by_the_coefficient(tmp_pa
     ids=["fsdp2", "fsdp1", "one-rank", "ddp", "groups", "unknown-group", "damaged"],
 )
 def test_the_shards_of_a_recorded_rank_are_not_the_whole(
-    gradclip: Call, tmp_path: Path, sharded: list[int], groups: list[Any], partial: bool
+    warm: Call, tmp_path: Path, sharded: list[int], groups: list[Any], partial: bool
 ) -> None:
     run = tmp_path / "run"
     for rank, grads in enumerate((run / "grads", run / "rank-00001" / "grads")):
@@ -216,13 +216,13 @@ def test_the_shards_of_a_recorded_rank_are_not_the_whole(
         assert done([tmp_path / path], max_norms=(1.0,)).partial.startswith("these are the shards that one rank held") == partial, path
     if not partial:
         return
-    refused = gradclip("replay", "run", "--max-norm", "1", "-o", "out", "-f", "json", code=3)
+    refused = warm("replay", "run", "--max-norm", "1", "-o", "out", "-f", "json", code=3)
     assert "not written, as a run is of whole gradients" in refused.stderr
     assert json.loads(refused.stdout)["partial"]
     assert not (tmp_path / "out").exists()
 
 
-def test_clipping_can_be_undone_where_the_norm_is_told(gradclip: Call, tmp_path: Path) -> None:
+def test_clipping_can_be_undone_where_the_norm_is_told(warm: Call, tmp_path: Path) -> None:
     folder = tmp_path / "g"
     folder.mkdir()
     norms = [exact_norm(list(gradients(i).values()), 2) * 7 for i in range(40)]
@@ -240,8 +240,8 @@ def test_clipping_can_be_undone_where_the_norm_is_told(gradclip: Call, tmp_path:
     assert step.alternatives[-1].clipped_norm == pytest.approx(np.linalg.norm(np.clip(values, -0.05, 0.05)), rel=1e-6)
     assert result.findings == ()
     for options in ([], ["--unclip"]):
-        gradclip("replay", "g", "-o", "run", "--force", *options, code=0)
-        (run,) = json.loads(gradclip("analyze", "run", "-f", "json", code=0).stdout)["runs"]
+        warm("replay", "g", "-o", "run", "--force", *options, code=0)
+        (run,) = json.loads(warm("analyze", "run", "-f", "json", code=0).stdout)["runs"]
         assert run["series"]["grad_norm"]["max"] == pytest.approx(max(norms), rel=1e-12)
         assert run["series"]["clip_coef"]["min"] == pytest.approx(0.5 / max(norms), rel=1e-5)
 
@@ -375,10 +375,10 @@ def test_json_is_strict_and_whole(gradclip: Call, tmp_path: Path) -> None:
     assert [f["rule"] for f in document["findings"]] == ["GC104"]
 
 
-def test_the_first_bound_stands_in_the_step(gradclip: Call, tmp_path: Path) -> None:
+def test_the_first_bound_stands_in_the_step(warm: Call, tmp_path: Path) -> None:
     write_steps(tmp_path / "g", 2)
     args = ["--max-norm", "0.1", "--optimizer", "sgd", "--lr", "2", "--optimizer-arg", "momentum=0.5"]
-    document = json.loads(gradclip("replay", "g", *args, "-f", "json", code=0).stdout)
+    document = json.loads(warm("replay", "g", *args, "-f", "json", code=0).stdout)
     assert document["optimizer"] == {"name": "SGD", "arguments": {"lr": 2.0, "momentum": 0.5}}
     first = document["steps"][0]
     assert first["update_norm"] == pytest.approx(2 * first["clipped_norm"], rel=1e-6) == first["by_max_norm"][0]["update_norm"]
@@ -431,13 +431,13 @@ def test_many_findings_of_a_rule_are_cut_and_say_so(tmp_path: Path) -> None:
     assert [f["rule"] for f in json.loads(render_replay_json(result))["findings"]].count("GC104") == 5
 
 
-def test_names_cannot_break_out(gradclip: Call, tmp_path: Path) -> None:
+def test_names_cannot_break_out(warm: Call, tmp_path: Path) -> None:
     name = "\x1b[31mred\n| <b> ‮"
     tensors = {name: np.array([np.nan], np.float32), name + "2": np.ones(3, np.float32)}
     write_safetensors(tmp_path / "step-1.safetensors", tensors)
     write_safetensors(tmp_path / "step-2.safetensors", {k: np.ones(2, np.float32) for k in tensors})
     for format in ("text", "json", "markdown"):
-        done = gradclip("replay", "step-1.safetensors", "step-2.safetensors", "--max-norm", "1", "-f", format, code=0)
+        done = warm("replay", "step-1.safetensors", "step-2.safetensors", "--max-norm", "1", "-f", format, code=0)
         assert "\x1b" not in done.stdout
         assert "‮" not in done.stdout
         assert "\n| <b>" not in done.stdout
@@ -459,9 +459,9 @@ def test_names_cannot_break_out(gradclip: Call, tmp_path: Path) -> None:
         ([], 2, "missing argument"),
     ],
 )
-def test_errors_are_one_sentence(gradclip: Call, tmp_path: Path, args: list[str], code: int, words: str) -> None:
+def test_errors_are_one_sentence(warm: Call, tmp_path: Path, args: list[str], code: int, words: str) -> None:
     write_steps(tmp_path / "g", 1)
-    failed = gradclip("replay", *args, code=code)
+    failed = warm("replay", *args, code=code)
     assert words in failed.stderr.lower() or words in failed.stderr
     assert len(failed.stderr.strip().splitlines()) <= 2
     assert failed.stdout == ""
@@ -477,47 +477,47 @@ def test_what_can_be_read_is_reported_beside_an_error(gradclip: Call, tmp_path: 
     assert done.stderr.startswith("gradclip: error: g/step-00000002.safetensors: found an empty file")
 
 
-def test_links_in_a_circle_are_errors(gradclip: Call, tmp_path: Path) -> None:
+def test_links_in_a_circle_are_errors(warm: Call, tmp_path: Path) -> None:
     write_steps(tmp_path / "g", 1)
     (tmp_path / "loop").symlink_to("loop")
-    assert "too many levels of symbolic links" in gradclip("replay", "loop", "-o", "out", code=3).stderr
-    assert "loop: is no directory" in gradclip("replay", "g", "-o", "loop", code=3).stderr
+    assert "too many levels of symbolic links" in warm("replay", "loop", "-o", "out", code=3).stderr
+    assert "loop: is no directory" in warm("replay", "g", "-o", "loop", code=3).stderr
 
 
-def test_of_many_errors_the_first_are_shown(gradclip: Call, tmp_path: Path) -> None:
+def test_of_many_errors_the_first_are_shown(warm: Call, tmp_path: Path) -> None:
     write_steps(tmp_path / "g", 1)
     for i in range(23):
         (tmp_path / "g" / f"x{i}.pt").write_bytes(b"no")
-    partly = gradclip("replay", "g", "-f", "json", code=3)
+    partly = warm("replay", "g", "-f", "json", code=3)
     assert partly.stderr.count("found something else") == 20
     assert "3 more could not be read" in partly.stderr
     assert [f["rule"] for f in json.loads(partly.stdout)["findings"]].count("GC307") == 23
 
 
-def test_a_recorded_run_is_written_and_judged(gradclip: Call, tmp_path: Path) -> None:
+def test_a_recorded_run_is_written_and_judged(warm: Call, tmp_path: Path) -> None:
     write_steps(tmp_path / "g", 60, spike=50)
-    assert "wrote run" in gradclip("replay", "g", "--max-norm", "1", "-o", "run", code=0).stderr
-    document = json.loads(gradclip("analyze", "run", "-f", "json", code=0).stdout)
+    assert "wrote run" in warm("replay", "g", "--max-norm", "1", "-o", "run", code=0).stderr
+    document = json.loads(warm("analyze", "run", "-f", "json", code=0).stdout)
     (run,) = document["runs"]
     assert run["series"]["grad_norm"]["count"] == 60
     assert run["series"]["grad_norm"]["stage"] == "pre_clip"
     assert run["series"]["grad_norm"]["max"] == pytest.approx(exact_norm([a * 40 for a in gradients(50).values()], 2), rel=1e-6)
     assert "grad_norm/h.0.bias" in run["series"]
     assert [(f["rule"], f["first_step"]) for f in run["findings"] if f["rule"] == "GC101"] == [("GC101", 51)]
-    assert "already holds a recorded run" in gradclip("replay", "g", "-o", "run", code=3).stderr
-    gradclip("replay", "g", "-o", "run", "--force", code=0)
+    assert "already holds a recorded run" in warm("replay", "g", "-o", "run", code=3).stderr
+    warm("replay", "g", "-o", "run", "--force", code=0)
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_picture(gradclip: Call, tmp_path: Path, suffix: str) -> None:
+def test_the_picture(warm: Call, tmp_path: Path, suffix: str) -> None:
     write_steps(tmp_path / "g", 5, spike=2)
-    gradclip("replay", "g", "--max-norm", "0.2", "--histogram", "--plot", f"p.{suffix}", code=0)
+    warm("replay", "g", "--max-norm", "0.2", "--histogram", "--plot", f"p.{suffix}", code=0)
     data = (tmp_path / f"p.{suffix}").read_bytes()
     assert data.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
     if suffix == "svg":
         assert b"share of the squared norm" in data
         assert b"magnitudes of the elements" in data
-    assert "is there already" in gradclip("replay", "g", "--plot", f"p.{suffix}", code=2).stderr
+    assert "is there already" in warm("replay", "g", "--plot", f"p.{suffix}", code=2).stderr
 
 
 def test_the_result_is_the_same_for_any_number_of_ranks(gradclip: Call, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from gradclip_cli.model.replay import Replay
 from gradclip_cli.report.replay_json import render_replay_json
 from gradclip_cli.report.replay_text import render_replay_text
 from gradclip_cli.watch.shards import _chunk, _of_dtensor, boxes_of_range
-from tests.record_runs import results
+from tests.forks import Zygote
+from tests.record_runs import objects, write
 from tests.replay_cases import forked_ranks, write_safetensors
 
 Call = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -131,12 +132,15 @@ ended()
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[int, Any]]]:
+def recorded(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> tuple[Path, dict[str, dict[int, Any]]]:
     """The runs, and by their names and steps what rank 0 told of the whole gradients."""
     folder = tmp_path_factory.mktemp("recorded")
     told: dict[str, dict[int, Any]] = {}
     for num, code in ((2, TWO), (4, FOUR)):
-        for line in results(folder / str(num), f"world_size = {num}\n{code}"):
+        write(folder / str(num), "main.py", f"world_size = {num}\n{code}")
+        trained = zygote("script", "main.py", cwd=folder / str(num))
+        assert trained.returncode == 0, trained.stderr[-4000:]
+        for line in objects(trained.stdout):
             if line["rank"] == 0:
                 told[line["name"]] = {int(step): whole for step, whole in line["steps"].items()}
                 shutil.move(folder / str(num) / line["name"], folder / line["name"])
@@ -247,22 +251,22 @@ def test_an_optimizer_takes_the_whole_gradient(recorded: tuple[Path, Any]) -> No
     assert adam.steps[0].clips[0].update_norm == pytest.approx(0.01 * math.sqrt(66), rel=1e-3)
 
 
-def test_other_commands_go_on(gradclip: Call, copied: Callable[[str], Path], tmp_path: Path) -> None:
+def test_other_commands_go_on(warm: Call, copied: Callable[[str], Path], tmp_path: Path) -> None:
     copied("fsdp2")
-    gradclip("replay", "fsdp2", "--unclip", "-o", "out", code=0)
-    (joined,) = json.loads(gradclip("analyze", "out", "-f", "json").stdout)["runs"]
-    (run,) = json.loads(gradclip("analyze", "fsdp2", "-f", "json").stdout)["runs"]
+    warm("replay", "fsdp2", "--unclip", "-o", "out", code=0)
+    (joined,) = json.loads(warm("analyze", "out", "-f", "json").stdout)["runs"]
+    (run,) = json.loads(warm("analyze", "fsdp2", "-f", "json").stdout)["runs"]
     assert joined["series"]["grad_norm"]["count"] == 3
     assert run["series"]["grad_norm"]["count"] == 6
     told = [s.claimed_total_norm for s in done(tmp_path / "fsdp2").steps]
     assert joined["series"]["grad_norm"]["max"] == pytest.approx(max(told), rel=1e-12)
 
 
-def test_one_rank_of_replay_and_two_give_the_same_bytes(gradclip: Call, copied: Callable[[str], Path], tmp_path: Path) -> None:
+def test_one_rank_of_replay_and_two_give_the_same_bytes(warm: Call, copied: Callable[[str], Path], tmp_path: Path) -> None:
     run = copied("hsdp")
     nudge(of_rank(run, 3, 4))
     args = ("replay", run, "--max-norm", "0.01", "--histogram", "--format", "json")
-    alone, two = gradclip(*args, code=0).stdout, forked_ranks(2, *args, cwd=tmp_path)
+    alone, two = warm(*args, code=0).stdout, forked_ranks(2, *args, cwd=tmp_path)
     assert two.returncode == 0, two.stderr
     assert two.stdout == alone
     assert "differs by rounding" in alone
@@ -306,10 +310,10 @@ def test_a_file_of_one_rank_alone(recorded: tuple[Path, Any]) -> None:
     assert done(run, run / "rank-00001" / "grads").partial == ""
 
 
-def test_a_damaged_file(gradclip: Call, copied: Callable[[str], Path]) -> None:
+def test_a_damaged_file(warm: Call, copied: Callable[[str], Path]) -> None:
     path = of_rank(copied("fsdp2"), 1, 6)
     path.write_bytes(path.read_bytes()[:-4])
-    found = gradclip("replay", "fsdp2", "-f", "json", code=3)
+    found = warm("replay", "fsdp2", "-f", "json", code=3)
     document = json.loads(found.stdout)
     assert "at 1 of 3 steps" in document["partial"]
     assert "step 6: rank 1 of 2 has no readable file" in document["partial"]

@@ -105,6 +105,20 @@ def test_a_light_start_loads_nothing_heavy(args: list[str], tmp_path: Path) -> N
     assert done.stderr.strip().splitlines()[-1] == "[]"
 
 
+def test_a_recording_starts_without_torch(tmp_path: Path) -> None:
+    """Which the script then loads: what its process was before is gone by then, and the time with it."""
+    code = (
+        "import os, sys; from gradclip_cli.__main__ import main\n"
+        "os.execv = lambda *_: sys.exit(print('torch' in sys.modules))\n"
+        "main(['record', '-o', 'run', 'train.py'])"
+    )
+    (tmp_path / "train.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
 def test_help_does_not_even_load_numpy(tmp_path: Path) -> None:
     code = "import sys; from gradclip_cli.__main__ import main; main(['--help']); sys.exit('numpy' in sys.modules)"
     assert (

@@ -78,23 +78,21 @@ def test_no_number_is_status_3_and_nothing_to_paste(gradclip: Gradclip, tmp_path
     assert "no number" in gradclip("suggest-threshold", short, code=3).stdout
 
 
-def test_several_runs_stand_side_by_side_or_are_pooled(gradclip: Gradclip, tmp_path: Path) -> None:
+def test_several_runs_stand_side_by_side_or_are_pooled(warm: Gradclip, tmp_path: Path) -> None:
     a, b = norms(300, seed=1), norms(200, seed=2)
     paths = [write(tmp_path / "a.csv", a), write(tmp_path / "b.csv", b), write(tmp_path / "c.csv", norms(10))]
-    document = strict(gradclip("suggest-threshold", *paths, "-f", "json", code=0).stdout)
+    document = strict(warm("suggest-threshold", *paths, "-f", "json", code=0).stdout)
     found = [run["max_norm"] for run in document["runs"]]  # type: ignore[attr-defined]
     assert found == [np.percentile(a, 99), np.percentile(b, 99), None]
-    text = gradclip("suggest-threshold", *paths, code=0).stdout
+    text = warm("suggest-threshold", *paths, code=0).stdout
     assert text.startswith("max_norm ") and text.count("no number") == 2
-    (pooled,) = strict(gradclip("suggest-threshold", "--pool", *paths, "-f", "json", code=0).stdout)["runs"]  # type: ignore[misc]
+    (pooled,) = strict(warm("suggest-threshold", "--pool", *paths, "-f", "json", code=0).stdout)["runs"]  # type: ignore[misc]
     assert pooled["max_norm"] == np.percentile(np.r_[a, b], 99)
     assert len(pooled["pooled"]) == 2 and any("c.csv was left out" in n for n in pooled["notes"])
-    done = gradclip("suggest-threshold", *paths, "-f", "value", code=2)
+    done = warm("suggest-threshold", *paths, "-f", "value", code=2)
     assert done.stdout == "" and "--pool" in done.stderr
-    assert float(gradclip("suggest-threshold", "--pool", *paths, "-f", "value", code=0).stdout) == pytest.approx(
-        pooled["max_norm"], rel=5e-4
-    )
-    gradclip("suggest-threshold", *paths, "--snippet", "hf", code=2)
+    assert float(warm("suggest-threshold", "--pool", *paths, "-f", "value", code=0).stdout) == pytest.approx(pooled["max_norm"], rel=5e-4)
+    warm("suggest-threshold", *paths, "--snippet", "hf", code=2)
 
 
 @pytest.mark.parametrize(
@@ -112,38 +110,38 @@ def test_several_runs_stand_side_by_side_or_are_pooled(gradclip: Gradclip, tmp_p
     ],
     ids=" ".join,
 )
-def test_a_bad_command_line_is_status_2(gradclip: Gradclip, log: Path, wrong: list[str]) -> None:
-    done = gradclip("suggest-threshold", log, *wrong, code=2)
+def test_a_bad_command_line_is_status_2(warm: Gradclip, log: Path, wrong: list[str]) -> None:
+    done = warm("suggest-threshold", log, *wrong, code=2)
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) <= 2
 
 
-def test_what_cannot_be_read_is_status_3_beside_what_can(gradclip: Gradclip, log: Path, tmp_path: Path) -> None:
-    gradclip("suggest-threshold", tmp_path / "missing.csv", code=3)
-    done = gradclip("suggest-threshold", tmp_path / "missing.csv", log, code=3)
+def test_what_cannot_be_read_is_status_3_beside_what_can(warm: Gradclip, log: Path, tmp_path: Path) -> None:
+    warm("suggest-threshold", tmp_path / "missing.csv", code=3)
+    done = warm("suggest-threshold", tmp_path / "missing.csv", log, code=3)
     assert "max_norm" in done.stdout and "missing.csv" in done.stderr
     (tmp_path / "loss.csv").write_text("step,loss\n" + "".join(f"{i},{3 - i / 100}\n" for i in range(60)))
-    done = gradclip("suggest-threshold", tmp_path / "loss.csv", code=3)
+    done = warm("suggest-threshold", tmp_path / "loss.csv", code=3)
     assert "No gradient norm in this log" in done.stdout and "--grad-norm KEY" in done.stdout
 
 
-def test_keys_may_be_named(gradclip: Gradclip, tmp_path: Path) -> None:
+def test_keys_may_be_named(warm: Gradclip, tmp_path: Path) -> None:
     path = tmp_path / "odd.csv"
     path.write_text("step,loss,wobble\n" + "".join(f"{i},2.0,{v!r}\n" for i, v in enumerate(norms(100).tolist())))
-    gradclip("suggest-threshold", path, code=3)
-    done = gradclip("suggest-threshold", path, "--grad-norm", "wobble", "-f", "value", code=0)
+    warm("suggest-threshold", path, code=3)
+    done = warm("suggest-threshold", path, "--grad-norm", "wobble", "-f", "value", code=0)
     assert float(done.stdout) == pytest.approx(np.percentile(norms(100), 99), rel=5e-4)
 
 
-def test_a_window(gradclip: Gradclip, tmp_path: Path) -> None:
+def test_a_window(warm: Gradclip, tmp_path: Path) -> None:
     values = norms(600)
     values[300:] *= 4
-    done = gradclip("suggest-threshold", write(tmp_path / "r.csv", values), "--from-step", 300, "--to-step", 499, "-f", "value", code=0)
+    done = warm("suggest-threshold", write(tmp_path / "r.csv", values), "--from-step", 300, "--to-step", 499, "-f", "value", code=0)
     assert float(done.stdout) == pytest.approx(np.percentile(values[300:500], 99), rel=5e-4)
 
 
-def test_a_snippet_is_the_line_to_paste(gradclip: Gradclip, log: Path) -> None:
-    done = gradclip("suggest-threshold", log, "--snippet", "torch", code=0)
+def test_a_snippet_is_the_line_to_paste(warm: Gradclip, log: Path) -> None:
+    done = warm("suggest-threshold", log, "--snippet", "torch", code=0)
     assert f"torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm={np.percentile(norms(300), 99):.4g})" in done.stdout
 
 
@@ -205,16 +203,16 @@ def test_text_fits_80_columns_and_says_why(gradclip: Gradclip, tmp_path: Path) -
     assert plain.stdout.isascii()
 
 
-def test_names_cannot_break_out(gradclip: Gradclip, tmp_path: Path) -> None:
+def test_names_cannot_break_out(warm: Gradclip, tmp_path: Path) -> None:
     path = write(tmp_path / "a\x1b[31m|b`<b>.csv", norms(100))
-    assert "\x1b" not in gradclip("suggest-threshold", path, path, code=0).stdout
-    page = gradclip("suggest-threshold", path, path, "-f", "markdown", code=0).stdout
+    assert "\x1b" not in warm("suggest-threshold", path, path, code=0).stdout
+    page = warm("suggest-threshold", path, path, "-f", "markdown", code=0).stdout
     assert "\x1b" not in page
     widths = {line.count("|") - line.count("\\|") for line in page.splitlines() if line.startswith("| **max")}
     assert widths == {4}
 
 
-def test_a_picture(gradclip: Gradclip, log: Path, tmp_path: Path) -> None:
+def test_a_picture(warm: Gradclip, log: Path, tmp_path: Path) -> None:
     drifting = norms(400) * np.geomspace(6, 1, 400)
     drifting[300] = 1e6
     paths = [
@@ -223,20 +221,20 @@ def test_a_picture(gradclip: Gradclip, log: Path, tmp_path: Path) -> None:
         write(tmp_path / "short.csv", norms(5)),
         write(tmp_path / "same.csv", np.ones(50)),
     ]
-    done = gradclip("suggest-threshold", *paths, "--plot", "t.svg", code=0)
+    done = warm("suggest-threshold", *paths, "--plot", "t.svg", code=0)
     assert done.stderr == "wrote t.svg\n"
     picture = (tmp_path / "t.svg").read_text()
     for part in ("share clipped at a threshold", "adaptive rules", "AutoClip", "exploding", "p99", "no number"):
         assert part in picture
-    assert "is there already" in gradclip("suggest-threshold", log, "--plot", "t.svg", code=2).stderr
-    gradclip("suggest-threshold", log, "--plot", "t.svg", "--force", code=0)
-    gradclip("suggest-threshold", log, "--plot", "t.png", code=0)
+    assert "is there already" in warm("suggest-threshold", log, "--plot", "t.svg", code=2).stderr
+    warm("suggest-threshold", log, "--plot", "t.svg", "--force", code=0)
+    warm("suggest-threshold", log, "--plot", "t.png", code=0)
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("sample", ["stable", "spike-recovered.csv", "diverged.jsonl", "nonfinite.log", "bad-batch/max_norm-none"])
-def test_the_sample_runs(gradclip: Gradclip, sample: str) -> None:
-    (run,) = strict(gradclip("suggest-threshold", SAMPLES / sample, "-f", "json", code=0).stdout)["runs"]  # type: ignore[misc]
+def test_the_sample_runs(warm: Gradclip, sample: str) -> None:
+    (run,) = strict(warm("suggest-threshold", SAMPLES / sample, "-f", "json", code=0).stdout)["runs"]  # type: ignore[misc]
     # A small GPT whose usual norms lie between 0.5 and 1.2.
     assert 0.7 < run["low"] < run["max_norm"] < run["high"] < 2.5
     assert 0.9 < run["max_norm"] < 1.5
@@ -245,11 +243,11 @@ def test_the_sample_runs(gradclip: Gradclip, sample: str) -> None:
     assert chosen["exploding_caught"] == run["excluded"]["exploding"]
 
 
-def test_what_if_in_every_format(gradclip: Gradclip, tmp_path: Path) -> None:
+def test_what_if_in_every_format(warm: Gradclip, tmp_path: Path) -> None:
     values = norms(300, sigma=0.1)
     values[200] = 40
     path = write(tmp_path / "r.csv", values)
-    (run,) = strict(gradclip("analyze", path, "--max-norm", 2, "-f", "json", code=0).stdout)["runs"]  # type: ignore[misc]
+    (run,) = strict(warm("analyze", path, "--max-norm", 2, "-f", "json", code=0).stdout)["runs"]  # type: ignore[misc]
     finding = next(f for f in run["findings"] if f["rule"] == "GC101")
     assert finding["what_if"]["num_norms"] == finding["what_if"]["num_clipped"] == 1
     assert finding["what_if"]["norm"] == 40
@@ -257,16 +255,16 @@ def test_what_if_in_every_format(gradclip: Gradclip, tmp_path: Path) -> None:
     assert finding["what_if"]["clipped_norm"] == pytest.approx(2, rel=1e-6)
     assert run["what_if"]["max_norm"] == 2 and run["what_if"]["clipped_fraction"] == 1 / 300
     for format in ("text", "markdown"):
-        text = " ".join(gradclip("analyze", path, "--max-norm", 2, "-f", format, code=0).stdout.split())
+        text = " ".join(warm("analyze", path, "--max-norm", 2, "-f", format, code=0).stdout.split())
         assert "would have been scaled by 0.05, to 2" in text
         assert "might not have happened" in text
-    plain = strict(gradclip("analyze", path, "-f", "json", code=0).stdout)
+    plain = strict(warm("analyze", path, "-f", "json", code=0).stdout)
     assert '"what_if"' not in json.dumps(plain)
 
 
 @pytest.mark.parametrize("bound", ["0", "-1", "nan", "inf", "x"])
-def test_a_threshold_that_clips_nothing_is_status_2(gradclip: Gradclip, log: Path, bound: str) -> None:
-    assert gradclip("analyze", log, "--max-norm", bound, code=2).stdout == ""
+def test_a_threshold_that_clips_nothing_is_status_2(warm: Gradclip, log: Path, bound: str) -> None:
+    assert warm("analyze", log, "--max-norm", bound, code=2).stdout == ""
 
 
 def test_the_shell_can_use_the_value(log: Path) -> None:

@@ -33,9 +33,9 @@ def test_json(gradclip) -> None:
     assert document["checks"][0]["evidence"]["num_cases"] == 16
 
 
-def test_a_failure_is_a_finding_and_exit_status_1(gradclip) -> None:
+def test_a_failure_is_a_finding_and_exit_status_1(warm) -> None:
     # A bound that the 1e-6 PyTorch adds to the norm outweighs.
-    text = gradclip("verify", "--device", "cpu", "--select", "B104", "--dtype", "fp32", "--max-norm", "1e-7", code=1).stdout
+    text = warm("verify", "--device", "cpu", "--select", "B104", "--dtype", "fp32", "--max-norm", "1e-7", code=1).stdout
     assert text.startswith("FAIL  device battery\ncpu, float32, 1 rank, torch ")
     assert "expected 0: off by 0.9" in " ".join(text.split())
     assert "GC504 changed-below-bound: see `gradclip explain GC504`" in text
@@ -43,18 +43,18 @@ def test_a_failure_is_a_finding_and_exit_status_1(gradclip) -> None:
     assert text.splitlines()[-1] == "FAIL, exit status 1: 1 of 1 check failed"
 
 
-def test_nothing_judged_is_not_clean(gradclip) -> None:
-    assert gradclip("verify", "--device", "cpu", "--select", "B606", code=3).stdout.startswith("CANNOT JUDGE")
+def test_nothing_judged_is_not_clean(warm) -> None:
+    assert warm("verify", "--device", "cpu", "--select", "B606", code=3).stdout.startswith("CANNOT JUDGE")
 
 
-def test_a_device_that_is_not_there(gradclip) -> None:
-    done = gradclip("verify", "--device", "cuda:77", code=3)
+def test_a_device_that_is_not_there(warm) -> None:
+    done = warm("verify", "--device", "cuda:77", code=3)
     assert "there is no such device here" in done.stderr
     assert done.stdout == ""
 
 
-def test_the_list(gradclip) -> None:
-    lines = gradclip("verify", "--list", "--select", "b6", code=0).stdout.splitlines()
+def test_the_list(warm) -> None:
+    lines = warm("verify", "--list", "--select", "b6", code=0).stdout.splitlines()
     assert len(lines) == 9
     assert lines[0].split() == ["B600", "process-group", "GC507", "at", "least", "2", "ranks"]
 
@@ -77,8 +77,8 @@ def test_a_stray_rank_does_not_silence_the_result(gradclip, monkeypatch: pytest.
     ],
     ids=lambda v: "".join(v) if isinstance(v, list) else None,
 )
-def test_bad_options(gradclip, args: list[str], said: str) -> None:
-    done = gradclip("verify", *args, code=2)
+def test_bad_options(warm, args: list[str], said: str) -> None:
+    done = warm("verify", *args, code=2)
     assert said in done.stderr
     assert done.stdout == ""
 

@@ -21,9 +21,10 @@ from gradclip_cli.analysis import analyze, judge_loop
 from gradclip_cli.model.run import Run
 from tests.record_runs import ENV, write
 
-# Watches a training twice, in runs of its own: read at every point, and as a recording is.
+# Watches a training twice, in runs of its own: read at every point, and as a recording is. The watcher goes through all objects for
+# models; those of the libraries and of trainings that are over are there for the first loop of each library, which is enough.
 TOLD = """
-import os
+import gc, os
 from gradclip_cli.watch import watch
 
 def told(library, cases, train, twice=None):
@@ -32,6 +33,8 @@ def told(library, cases, train, twice=None):
             if exact or (name in twice if twice else not name.startswith("right")):
                 with watch(os.path.join(library, run), exact=exact):
                     train(**options)
+                gc.collect()
+                gc.freeze()
 """
 
 HUGGING_FACE = """

@@ -17,9 +17,10 @@ import pytest
 from gradclip_cli.analysis import analyze
 from gradclip_cli.model.run import Run
 from gradclip_cli.readers import read
+from tests.forks import Done, Zygote
 from tests.record_runs import ENV, write
 
-Verify = Callable[..., subprocess.CompletedProcess[str]]
+Verify = Callable[..., Done]
 
 LOOP = """
 import sys, time
@@ -50,33 +51,38 @@ LATE = len(LOOP[: LOOP.index("        torch.nn.utils.clip_grad_norm_", LOOP.inde
 
 
 @pytest.fixture
-def verify(tmp_path: Path) -> Iterator[Verify]:
-    """Runs the command in a folder with the script, and sees to it that nothing stays behind."""
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """With the script in it, and in the end without anything of ours that stays behind."""
     write(tmp_path, "main.py", LOOP)
     (tmp_path / "tmp").mkdir()
-    before = set(os.listdir(tmp_path))
-
-    def call(*args: str, code: int, new: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "gradclip_cli", "verify", *args],
-            cwd=tmp_path,
-            env=ENV | {"TMPDIR": str(tmp_path / "tmp"), "COLUMNS": "80", "NO_COLOR": "1"} | env,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == code, (done.returncode, done.stdout[-1000:], done.stderr[-3000:])
-        assert set(os.listdir(tmp_path)) == before | set(new)
-        return done
-
-    yield call
+    yield tmp_path
     assert not list((tmp_path / "tmp").glob("gradclip*"))
 
 
+@pytest.fixture
+def verify(folder: Path, zygote: Zygote) -> Verify:
+    """Runs the command in the folder, in a fork of a process that has torch loaded; with `fork=False` in a process of its own."""
+    before = set(os.listdir(folder))
+
+    def call(*args: str, code: int, new: tuple[str, ...] = (), fork: bool = True, **env: str) -> Done:
+        env = {"TMPDIR": str(folder / "tmp"), "COLUMNS": "80", "NO_COLOR": "1"} | env
+        if fork:
+            done = zygote("gradclip", "verify", *args, cwd=folder, env=env)
+        else:
+            command = [sys.executable, "-m", "gradclip_cli", "verify", *args]
+            done = subprocess.run(command, cwd=folder, env=ENV | env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == code, (done.returncode, done.stdout[-1000:], done.stderr[-3000:])
+        assert set(os.listdir(folder)) == before | set(new)
+        return done
+
+    return call
+
+
 def test_a_right_loop(verify: Verify) -> None:
-    done = verify("--format", "json", "main.py", "--format", "text", "-o", "x", code=0)
+    done = verify("--format", "json", "main.py", "--format", "text", "-o", "x", code=0, fork=False)
     told = json.loads(done.stdout)
-    assert done.stderr == "arguments ['--format', 'text', '-o', 'x']\nto the end\n", "what stands behind the script is the script's"
+    note = "gradclip: note: --format text was given to main.py\nhint: options of gradclip go before SCRIPT\n"
+    assert done.stderr == f"{note}arguments ['--format', 'text', '-o', 'x']\nto the end\n", "what stands behind the script is the script's"
     assert list(told) == ["schema", "target", "updates", "verdict", "findings", "checks", "notes"]
     assert told["schema"] == "gradclip.verify/1"
     assert told["target"] == {"device": "cpu", "world_size": 1, "torch": told["target"]["torch"]}
@@ -96,7 +102,7 @@ def test_a_wrong_loop_is_annotated_at_its_line(verify: Verify) -> None:
 
 def test_a_module_in_text_for_the_updates_that_were_asked_for(verify: Verify, tmp_path: Path) -> None:
     write(tmp_path / "tmp", "package/train.py", LOOP)
-    done = verify("--max-steps", "3", "-m", "package.train", "--late", code=1, PYTHONPATH=f"{ENV['PYTHONPATH']}:tmp")
+    done = verify("--max-steps", "3", "-m", "package.train", "--late", code=1, fork=False, PYTHONPATH=f"{ENV['PYTHONPATH']}:tmp")
     assert done.stderr == "arguments ['--late']\n", "not to the end"
     assert done.stdout.startswith("FAIL  package.train\n")
     assert "1 rank, torch" in done.stdout
@@ -121,7 +127,7 @@ def test_the_recording_can_be_kept(verify: Verify, tmp_path: Path) -> None:
 
 
 def test_a_script_that_fails_midway(verify: Verify) -> None:
-    done = verify("--format", "json", "main.py", "--crash", code=3)
+    done = verify("--format", "json", "main.py", "--crash", code=3, fork=False)
     told = json.loads(done.stdout)
     assert (told["verdict"], told["updates"]) == ("cannot-judge", 5)
     assert "the script ended with exit status 1 after 5 updates" in told["notes"]
@@ -317,3 +323,19 @@ def test_a_rank_that_is_left_over_in_the_environment_hides_no_verdict(gradclip: 
     write(tmp_path, "loop.py", LOOP)
     done = gradclip("verify", "-f", "json", "loop.py", "--late", env={"RANK": "1"}, code=1)
     assert json.loads(done.stdout)["target"]["world_size"] == 1
+
+
+@pytest.mark.parametrize("given", ["--format json", "--format=json", "-f junit"])
+def test_a_format_behind_the_script_is_the_scripts_and_that_is_said(given: str, verify: Verify) -> None:
+    done = verify("main.py", *given.split(), code=0)
+    assert f"gradclip: note: {given} was given to main.py\nhint: options of gradclip go before SCRIPT\n" in done.stderr
+    assert done.stdout.startswith("PASS")
+
+
+def test_options_that_a_script_does_not_take_are_told_as_misplaced(verify: Verify, folder: Path) -> None:
+    write(folder / "tmp", "strict.py", "import argparse\nargparse.ArgumentParser().parse_args()\n")
+    done = verify("tmp/strict.py", "--max-steps", "5", code=3)
+    assert "--max-steps 5 was given to the script: options of gradclip go before SCRIPT" in done.stderr
+    assert "note" not in done.stderr
+    other = verify("--format", "json", "tmp/strict.py", "--epochs", "3", code=3)
+    assert "SCRIPT" not in other.stderr

@@ -111,6 +111,25 @@ def test_norms_that_something_else_has_changed_are_not(change: Callable[[Task], 
     assert [n for n in run.notes if "may have changed the gradients before the step" in n]
 
 
+def twice(task: Task) -> None:
+    torch.nn.utils.clip_grad_norm_(task.model.parameters(), BOUND)
+    torch.nn.utils.clip_grad_norm_(task.model.parameters(), BOUND / 5)
+
+
+def each_layer_for_itself(task: Task) -> None:
+    for parameter in task.model.parameters():
+        torch.nn.utils.clip_grad_norm_(parameter, 2.0)
+
+
+@pytest.mark.parametrize("change", [twice, each_layer_for_itself])
+def test_the_coefficient_of_several_clips_is_that_of_all_together(change: Callable[[Task], None]) -> None:
+    run, left, used = trained(change)
+    (part,) = run.recorded.parts.values() if run.recorded else ()
+    np.testing.assert_allclose(part.columns["grad_norm"], left, rtol=1e-5)
+    np.testing.assert_allclose(part.columns["clip_coef"], np.array(used) / left, rtol=1e-5)
+    assert part.columns["clip_coef"].min() < 0.2
+
+
 def test_a_clip_of_one_optimizer_says_nothing_of_another() -> None:
     left, used = [], []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Annotated
@@ -51,14 +52,38 @@ def record(
 
     Exit status: that of the script; 2 or 3 where it could not be started.
     """
-    from gradclip_cli.watch.gradients import check_choice
     from gradclip_cli.watch.launch import start
 
     check_torch()
-    check_choice(save_grads)
+    if save_grads != "never":
+        # Loads torch, which takes longer than all else before the script starts, and is lost when it does.
+        from gradclip_cli.watch.gradients import check_choice
+
+        check_choice(save_grads)
     check_script(script, module=module)
+    if given := options_among(args or [], "--save-grads"):
+        note_options_of_script(script, given[0])
     directory = run_directory(output, script, force=force)
     start(script, args or [], as_module=module, directory=str(directory), max_updates=max_steps, save_grads=save_grads)
+
+
+def options_among(args: Sequence[str], *names: str) -> list[str]:
+    """Those of these options that a script is given, each with its value where it has one, as they were typed."""
+    behind = [*args[1:], "-"][: len(args)]
+    return [
+        arg if "=" in arg or value.startswith("-") else f"{arg} {value}"
+        for arg, value in zip(args, behind, strict=True)
+        if arg.partition("=")[0] in names
+    ]
+
+
+def note_options_of_script(script: str, given: str) -> None:
+    """Say that an option which looks like one of ours went to the script, as all behind its name does."""
+    from gradclip_cli.cli.output import complain
+    from gradclip_cli.launch_environment import launched_local_rank
+
+    if launched_local_rank() == 0:
+        complain(f"{given} was given to {script}", "options of gradclip go before SCRIPT", level="note")
 
 
 def check_torch() -> None:

@@ -45,7 +45,8 @@ def whole(recorded: Recorded) -> tuple[RankPart, str]:
 
 
 def _own_gradients(first: RankPart) -> str:
-    return f"ranks used gradients of their own (stages, experts, or never reduced): the norms are those of rank {first.rank}"
+    why = "stages, experts, never reduced, or clipped on some only"
+    return f"ranks used gradients of their own ({why}): the norms are those of rank {first.rank}"
 
 
 def _is_replica(first: RankPart, part: RankPart, but: Collection[int] = ()) -> bool:

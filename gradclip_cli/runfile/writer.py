@@ -99,19 +99,27 @@ class RunWriter:
             self._append(UPDATES_FILE, blocks.packed(blocks.TENSORS, packed_tensors(self._num_tensors, tensors)))
         self._num_tensors += len(tensors)
 
-    def append(self, steps: Steps, columns: Mapping[str, Values], tensor_norms: npt.NDArray[np.float32] | None) -> None:
+    def append(
+        self,
+        steps: Steps,
+        columns: Mapping[str, Values],
+        tensor_norms: npt.NDArray[np.float32] | None,
+        *,
+        in_events: Mapping[str, Values] | None = None,
+    ) -> None:
         """Some updates, as one block that is there or not.
 
         Args:
             steps: int64, shape (n,), strictly increasing, above those of the calls before.
             columns: Name -> float64, shape (n,); see `gradclip_cli.runfile`.
             tensor_norms: float32, shape (n, number of tensors named so far).
+            in_events: Columns that the event file shows in place of those.
         """
         with self._survived():
             self._append(UPDATES_FILE, blocks.packed(blocks.UPDATES, packed_updates(steps, columns, tensor_norms)))
             self.num_updates += len(steps) if self._can_write() else 0
             if self.rank == 0:
-                self._append(_events_name(self._fds), b"".join(_events(steps, columns)), beside=self.directory)
+                self._append(_events_name(self._fds), b"".join(_events(steps, {**columns, **(in_events or {})})), beside=self.directory)
 
     def append_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Calls of the trace, a JSON line each."""

@@ -10,9 +10,12 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from gradclip_cli.model.run import Values
 from gradclip_cli.runfile import RunWriter
+from gradclip_cli.watch.groups import Group
 from gradclip_cli.watch.host import Host, Progress
 from gradclip_cli.watch.measure import tensor_norms
 from gradclip_cli.watch.observer import Event, Observer, as_json, scalars_in
@@ -39,6 +42,7 @@ class _Clip:
     given: int
     empty: int
     p: float | None
+    whole: bool  # what it returned is the norm over all ranks
 
 
 @dataclass(slots=True)
@@ -136,7 +140,7 @@ class Recorder:
             tensors = frozenset(event["tensors"])
             self._clipped = self._clipped if tensors == self._clipped else tensors
             self._clips.setdefault(self._thread, []).append(
-                _Clip(event["returned"], event["bound"], self._clipped, event["given"], event["empty"], event["p"])
+                _Clip(event["returned"], event["bound"], self._clipped, event["given"], event["empty"], event["p"], event["whole"])
             )
         elif kind == "skip":
             self._skipped(event)
@@ -285,11 +289,15 @@ class Recorder:
 
         for name in ("grad_norm", "grad_norm_used", "loss"):
             columns[f"has_{name}"] = np.zeros(n)
+        # Where this rank holds shards, and where a clip told it the norm over all ranks.
+        is_part, is_whole = np.zeros((2, n), bool)
         for i, row in enumerate(rows):
             tensor = np.concatenate([np.empty(0), *islice(vectors, len(row.norms))]) / on_host(row.divided, 1.0)
             norms[i, row.tensors] = tensor
             used = math.sqrt(float(np.square(tensor, dtype=np.float64).sum()))
-            before, coefficient, bound = _before_clipping(row, tensor, used, on_host)
+            before, coefficient, bound, whole = _before_clipping(row, tensor, used, on_host)
+            is_part[i] = any(len(ranks) != 1 for _, ranks in self._groups(row.optimizer))
+            is_whole[i] = whole
             if row.norms:
                 put("grad_norm_used", i, used)
             is_before = bound is not None or (bool(row.norms) and not on_host(row.changed))
@@ -320,7 +328,21 @@ class Recorder:
             put("optimizer", i, row.optimizer)
             for name, value in row.batch.items():
                 put(name, i, value)
-        writer.append(np.array([r.step for r in rows], np.int64), columns, norms)
+        writer.append(np.array([r.step for r in rows], np.int64), columns, norms, in_events=_of_all_ranks(columns, is_part, is_whole))
+
+    def _groups(self, optimizer: int) -> list[Group]:
+        assert self.observer is not None
+        return self.observer.registry.sharded[optimizer]
+
+
+def _of_all_ranks(columns: Mapping[str, Values], is_part: npt.NDArray[np.bool_], is_whole: npt.NDArray[np.bool_]) -> dict[str, Values]:
+    """What one rank's event file shows of norms: those over all ranks, as far as it knows them. A reader of the run adds up the shards."""
+    if not is_part.any():
+        return {}
+    there = {name: np.where(is_part, is_whole, 1.0) * columns[name] for name in ("has_grad_norm", "has_grad_norm_used")}
+    if not is_whole.any():
+        return there
+    return there | {"grad_norm_used": np.where(is_part, columns["grad_norm"] * columns["clip_coef"], columns["grad_norm_used"])}
 
 
 def _by_name(registry: Registry, pairs: list[tuple[int, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
@@ -328,10 +350,11 @@ def _by_name(registry: Registry, pairs: list[tuple[int, torch.Tensor]]) -> list[
     return [(tensors[i].name, g) for i, g in pairs]
 
 
-def _before_clipping(row: _Row, tensor: np.ndarray[Any, Any], used: float, on_host: Host) -> tuple[float, float, float | None]:
-    """Norm before clipping, coefficient, bound. Each tensor's norm divided by the coefficients of the calls that covered it.
+def _before_clipping(row: _Row, tensor: np.ndarray[Any, Any], used: float, on_host: Host) -> tuple[float, float, float | None, bool]:
+    """Norm before clipping, coefficient of all calls together, bound, and whether the norm is that over all ranks.
 
-    Where one call covered just these tensors, what it returned is that norm.
+    Each tensor's norm divided by the coefficients of the calls that covered it. Where one call covered just these tensors, what it
+    returned is that norm.
     """
     tensors = set(row.tensors)
     clips = [(c, on_host(c.returned), on_host(c.bound)) for c in row.clips]
@@ -341,7 +364,7 @@ def _before_clipping(row: _Row, tensor: np.ndarray[Any, Any], used: float, on_ho
         if math.isfinite(bound) and bound > 0 and (row.skipped or not c.tensors.isdisjoint(tensors))
     ]
     if not clips:
-        return used, math.nan, None
+        return used, math.nan, None, False
     factors = [min(1.0, bound / (returned + _EPS)) if math.isfinite(returned) else math.nan for _, returned, bound in clips]
     coefficient = math.nan if any(map(math.isnan, factors)) else min(factors)
     only, returned, bound = clips[-1]
@@ -353,13 +376,14 @@ def _before_clipping(row: _Row, tensor: np.ndarray[Any, Any], used: float, on_ho
         and len(only.tensors) == only.given == len(tensors) + only.empty
         and row.scale is None
     ):
-        return returned, coefficient, bound
+        return returned, coefficient, bound, only.whole
     factor = np.ones(len(row.tensors))
     for f, (c, _, _) in zip(factors, clips, strict=True):
         factor *= f if c.tensors >= tensors else [f if t in c.tensors else 1.0 for t in row.tensors]
     with np.errstate(divide="ignore", invalid="ignore"):
         before = math.sqrt(float(np.square(tensor / factor, dtype=np.float64).sum()))
-    return before, coefficient, bound
+    # Clips one behind the other multiply, those of different tensors act on their parts.
+    return before, used / before if len(clips) > 1 and 0 < before < math.inf else coefficient, bound, False
 
 
 def _rate(rate: Any) -> float | torch.Tensor:

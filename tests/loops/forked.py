@@ -6,6 +6,7 @@ Torch is imported once, and each program runs in a forked child, through the ver
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import sys
@@ -84,6 +85,9 @@ def main() -> None:
     torch.set_num_threads(1)
     verify_script._watched = in_fork
     os.chdir(tempfile.gettempdir())
+    # What the programs share is none of theirs: the watcher need not go through it for models, nor the children copy it.
+    gc.collect()
+    gc.freeze()
     try:
         wrong = {name: problem for name in sys.argv[1:] if (problem := judge(name)) is not None}
     finally:
