@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from gradclip_cli.detect import detect
 from gradclip_cli.model.check import Check, Status, Target, Verification
-from gradclip_cli.model.finding import Analysis, Severity
+from gradclip_cli.model.finding import Analysis, Finding, Severity, Skipped
 from gradclip_cli.model.recorded import Recorded
 from gradclip_cli.model.run import LR, Run
-from gradclip_cli.rules import RULES, apply_rules, verdict_of
-from gradclip_cli.rules.loop.clipped import as_clipped
+from gradclip_cli.rules import RULES, Rule, apply_rules, verdict_of
+from gradclip_cli.rules.loop.clipped import by_clip
 from gradclip_cli.rules.loop.notes import loop_notes
 from gradclip_cli.wording import count
 
@@ -35,8 +38,11 @@ def judge_loop(run: Run, source: str, *, crashed: str = "") -> Verification:
     """
     assert run.recorded is not None
     rules = [r for r in RULES if r.id.startswith("GC4") or r.id in _THRESHOLD_RULES]
-    clipped = as_clipped(run)
-    findings, skipped = apply_rules(clipped, detect(clipped.loss, clipped.grad_norm, clipped.series.get(LR)), rules)
+    of_loop, not_of_loop = apply_rules(
+        run, detect(run.loss, run.grad_norm, run.series.get(LR)), [r for r in rules if r.id not in _THRESHOLD_RULES]
+    )
+    of_clips, not_of_clips = _judge_thresholds(run, [r for r in rules if r.id in _THRESHOLD_RULES])
+    findings, skipped = (*of_clips, *of_loop), (*not_of_clips, *not_of_loop)
     part = run.recorded.parts[min(run.recorded.parts)]
     updates = len(part.steps)
     unjudged = {s.rule: s.reason for s in skipped}
@@ -66,6 +72,21 @@ def judge_loop(run: Run, source: str, *, crashed: str = "") -> Verification:
     header = part.header
     target = Target(str(header.get("device", "")), run.recorded.world_size, str(header.get("torch", "")))
     return Verification(source, target, updates, verdict, findings, tuple(checks), (*loop_notes(run), *too_little))
+
+
+def _judge_thresholds(run: Run, rules: Sequence[Rule]) -> tuple[list[Finding], list[Skipped]]:
+    """Of each clip of the loop what these rules find, told with its place; a rule that finds nothing and could not judge one is skipped."""
+    findings: list[Finding] = []
+    skipped: list[Skipped] = []
+    for clip in by_clip(run):
+        if clip.unjudged:
+            skipped += [Skipped(rule.id, clip.unjudged) for rule in rules]
+            continue
+        mine, left_out = apply_rules(clip.run, detect(clip.run.loss, clip.run.grad_norm, clip.run.series.get(LR)), rules)
+        findings += [replace(f, message=clip.name + f.message, place=clip.place) for f in mine]
+        skipped += [replace(s, reason=clip.name + s.reason) for s in left_out]
+    told = {f.rule for f in findings}
+    return findings, [s for s in {s.rule: s for s in reversed(skipped)}.values() if s.rule not in told]
 
 
 def _too_little(recorded: Recorded, crashed: str) -> list[str]:

@@ -30,6 +30,12 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
+def ordinal(n: int) -> str:
+    """ "1st", "2nd", "11th"."""
+    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
+
+
 def share(fraction: float) -> str:
     """A fraction in percent, with the digits that matter; never rounded to none or all."""
     percent = 100 * fraction

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gradclip_cli.model.check import Verification
     from gradclip_cli.verify import Battery, Options
 
+Format = Literal["text", "json", "markdown", "junit", "github"]
+_FORMATS = get_args(Format)
 _MAX_NORM = 1.0
 _ELEMENTS = 10_000_000
 _TIMEOUT_S = 60.0
@@ -30,9 +32,7 @@ def verify(
     args: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="What the script is given, options included.", show_default=False)
     ] = None,
-    format: Annotated[
-        Literal["text", "json", "markdown", "junit", "github"], typer.Option("--format", "-f", help="How to print the result.")
-    ] = "text",
+    format: Annotated[Format, typer.Option("--format", "-f", help="How to print the result.")] = "text",
     no_color: Annotated[bool, typer.Option("--no-color", help="Plain text, also on a terminal.")] = False,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as in python -m.")] = False,
     max_steps: Annotated[
@@ -99,8 +99,12 @@ def verify(
     longest = _positive("--timeout", _TIMEOUT_S if timeout is None else timeout)
     check_torch()
     if script is not None:
+        from gradclip_cli.cli.record import note_options_of_script, options_among
         from gradclip_cli.cli.verify_script import DEFAULT_UPDATES, verify_script
 
+        formats = [given for given in options_among(args or [], "--format", "-f") if given.replace("=", " ").split()[-1] in _FORMATS]
+        if formats:
+            note_options_of_script(script, formats[0])
         steps = DEFAULT_UPDATES if max_steps is None else max_steps
         judged = verify_script(script, args or [], module=module, max_steps=steps, output=output, force=force)
         return 0 if judged is None else _report(judged, format, no_color)

@@ -18,6 +18,8 @@ from gradclip_cli.model.check import Verification
 from gradclip_cli.model.run import Run
 
 DEFAULT_UPDATES = 100
+# What may be meant for us where a script does not take it.
+_OPTIONS = ("--format", "-f", "--no-color", "-m", "--max-steps", "--output", "-o", "--force")
 # How long the rank that judges waits for the others once its own script is over.
 _OTHERS_S = 60.0
 _OTHERS_OF_FAILED_S = 10.0
@@ -65,7 +67,7 @@ def verify_script(
                 raise GradclipError(f"{script}: on rank {rank} it ended with {_how(code)}")
             return None
         _wait_for_others(temporary, _OTHERS_S if code == 0 else _OTHERS_OF_FAILED_S)
-        return judge_loop(_recorded(directory, script, code), script, crashed=_how(code))
+        return judge_loop(_recorded(directory, script, args, code), script, crashed=_how(code))
 
 
 @contextmanager
@@ -141,7 +143,8 @@ def _wait_for_others(temporary: Path, longest_s: float) -> None:
         time.sleep(0.05)
 
 
-def _recorded(directory: Path, script: str, code: int) -> Run:
+def _recorded(directory: Path, script: str, args: Sequence[str], code: int) -> Run:
+    from gradclip_cli.cli.record import options_among
     from gradclip_cli.errors import GradclipError
     from gradclip_cli.readers import read
     from gradclip_cli.runfile import is_recorded
@@ -153,9 +156,11 @@ def _recorded(directory: Path, script: str, code: int) -> Run:
                 hint="is the disk full? set TMPDIR, or name a directory with -o",
             )
         if code:
+            given = options_among(args, *_OPTIONS)
             raise GradclipError(
                 f"{script}: ended with {_how(code)} before any step of a torch optimizer that could be seen",
-                hint="what the script wrote above may say why",
+                hint="what the script wrote above may say why"
+                + (f"; {given[0]} was given to the script: options of gradclip go before SCRIPT" if given else ""),
             )
         raise GradclipError(
             f"{script}: took no step of a torch optimizer that could be seen",

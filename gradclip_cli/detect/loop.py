@@ -155,6 +155,8 @@ class Update:
         norms: By tensor with a non-zero gradient.
         largest: Largest magnitude of an element.
         peaks: Tensors that have one so large, and a hook.
+        hook_site: Where the first hook on a tensor begins.
+        sparse: Tensors whose gradient is sparse.
         evaluations: How often a closure was called (0 where there is none).
         in_backward: `step` was called by the autograd engine.
         zeroed: Gradients were made and cleared again, and none were there at the step.
@@ -165,6 +167,7 @@ class Update:
         measured: Norms computed by `get_total_norm` and not used to scale.
         unscaled: Loss scales it was divided by, in order.
         unscaled_by_hand: The user's own code did that.
+        unscaled_at: Where it did.
         divided: The optimizer's own kernel divides by the loss scale.
     """
 
@@ -174,7 +177,9 @@ class Update:
     norms: dict[int, float] = field(default_factory=dict)
     largest: float = math.nan
     peaks: frozenset[int] = frozenset()
+    hook_site: str | None = None
     nonfinite: tuple[int, ...] = ()
+    sparse: frozenset[int] = frozenset()
     evaluations: int = 0
     in_backward: bool = False
     zeroed: bool = False
@@ -194,6 +199,7 @@ class Update:
     clear_site: str | None = None
     divided: bool = False
     unscaled_by_hand: bool = False
+    unscaled_at: str | None = None
 
     @property
     def wiped_by(self) -> Hand | None:
@@ -211,6 +217,7 @@ class OptimizerLoop:
 
     Attributes:
         name: Its class.
+        names: What the script calls it, in the innermost of its functions first.
         tensors: All it ever owned.
         sharded: Those of which this process holds a part.
         ranks: Those that hold parts of any of them together with this process.
@@ -221,6 +228,7 @@ class OptimizerLoop:
 
     o: int
     name: str
+    names: tuple[str, ...] = ()
     tensors: frozenset[int] = frozenset()
     sharded: frozenset[int] = frozenset()
     ranks: frozenset[int] = frozenset()
@@ -237,7 +245,7 @@ def loops(events: Iterable[Event]) -> list[OptimizerLoop]:
     found: dict[int, OptimizerLoop] = {}
     for e in events:
         if e["k"] == "optimizer":
-            loop = found.setdefault(e["o"], OptimizerLoop(e["o"], e["class"]))
+            loop = found.setdefault(e["o"], OptimizerLoop(e["o"], e["class"], tuple(e.get("names", ()))))
             loop.tensors |= frozenset(e["tensors"])
             loop.sharded |= frozenset(e["sharded"])
             loop.ranks = frozenset(r for _, ranks in e.get("groups", ()) for r in ranks)
@@ -451,7 +459,7 @@ def _update(loop: OptimizerLoop, items: list[Event], end: Event) -> Update:
             edit = _edit(e)
             in_them = scale or (update.unscaled[-1] if update.unscaled else None)
             if in_them is not None and edit.uniform and abs(edit.factors[0] * in_them - 1) < 1e-2:
-                update.unscaled_by_hand = True
+                update.unscaled_by_hand, update.unscaled_at = True, e["site"]
                 update.unscaled.append(in_them)
                 scale = None
                 continue
@@ -520,7 +528,9 @@ def _take_use(update: Update, e: Event) -> None:
         update.used = _float(e["norm"])
         update.largest = _float(e["largest"])
         update.peaks = frozenset(e.get("peaks", ()))
+        update.hook_site = e.get("hook")
         update.nonfinite = tuple(e["nonfinite"])
+        update.sparse = frozenset(e.get("sparse", ()))
         update.norms = {i: _float(n) for i, n in zip(e["tensors"], e["norms"], strict=True)}
 
 

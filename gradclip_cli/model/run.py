@@ -23,8 +23,9 @@ GRAD_NORM = "grad_norm"
 LR = "lr"
 LOSS_SCALE = "loss_scale"
 CLIP_COEF = "clip_coef"
+MAX_NORM = "max_norm"
 TENSOR_PREFIX = "grad_norm/"
-"""Series names. A per-tensor norm is `grad_norm/<tensor>`."""
+"""Series names. A per-tensor norm is `grad_norm/<tensor>`; the bound is a series where it varies, inf where none was in force."""
 
 
 class NormStage(StrEnum):
@@ -48,7 +49,7 @@ class Series:
     """One logged quantity.
 
     Attributes:
-        name: `loss`, `grad_norm`, `lr`, `loss_scale`, `clip_coef` or `grad_norm/<tensor>`.
+        name: `loss`, `grad_norm`, `lr`, `loss_scale`, `clip_coef`, `max_norm` or `grad_norm/<tensor>`.
         key: What the source calls it.
         steps: int64, shape (n,), strictly increasing. Optimizer updates as logged, or, where
             `Run.steps_known` is false, the number of the logged row counted from 0.
@@ -125,7 +126,7 @@ class Run:
         series: By name.
         norm_stage: Where in the loop the logged norm was taken.
         stage_reason: Why we believe so, a clause for people.
-        max_norm: The clipping bound, where the source tells it.
+        max_norm: The clipping bound, where the source tells it; the last one where it varies.
         steps_known: False where the log has no step and rows are counted instead.
         rewinds, overflows, damage: What the reader saw on the way.
         notes: Whatever the reader dropped, merged or guessed; one sentence each.

@@ -9,13 +9,16 @@ from pathlib import PurePath
 import numpy as np
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, TENSOR_PREFIX
+from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, MAX_NORM, TENSOR_PREFIX
 from gradclip_cli.readers import names
 from gradclip_cli.readers.log import Log, Wanted
 
 _ROLES = (LOSS, GRAD_NORM, LR, LOSS_SCALE, CLIP_COEF)
 # Formats that anything may be written in; the others are known to be training runs by their very shape.
 _OPEN_FORMATS = ("csv", "json-lines", "parquet", "text")
+
+# Up and down again, a few times: what is planned goes no other way.
+_MOST_TURNS = 4
 
 
 def pick(source: str, log: Log, wanted: Wanted, notes: list[str]) -> dict[str, str]:
@@ -43,6 +46,8 @@ def pick(source: str, log: Log, wanted: Wanted, notes: list[str]) -> dict[str, s
             notes.append(f"took {parts[0]!r} for the loss, the only key like one")
         elif parts:
             notes.append(f"no total loss among {listed(parts)}; name one with --loss KEY")
+    if GRAD_NORM in keys and (key := _scheduled_bound(log)) is not None and key not in keys.values():
+        keys[MAX_NORM] = key
     if LOSS not in keys and GRAD_NORM not in keys:
         _by_file_name(source, num_points, keys, notes)
     taken = set(keys.values())
@@ -129,8 +134,19 @@ def nothing_found(source: str, log: Log) -> GradclipError:
 def logged_bound(log: Log) -> float | None:
     """max_norm, where it is logged beside the series and never changes."""
     for key, column in log.columns.items():
-        if names.rank("max_norm", key) is not None and len(column.values) > 1 and np.ptp(column.values) == 0 and column.values[0] > 0:
+        if names.rank(MAX_NORM, key) is not None and len(column.values) > 1 and np.ptp(column.values) == 0 and column.values[0] > 0:
             return float(column.values[0])
+    return None
+
+
+def _scheduled_bound(log: Log) -> str | None:
+    """The key of a max_norm that is logged beside the series and changes, as a schedule does: a largest norm goes up and down."""
+    for key, column in log.columns.items():
+        if names.rank(MAX_NORM, key) == 0:
+            moves = np.sign(np.diff(column.values[np.isfinite(column.values)]))
+            moves = moves[moves != 0]
+            if len(moves) and np.count_nonzero(np.diff(moves)) <= _MOST_TURNS:
+                return key
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 
-from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, NormStage
+from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, MAX_NORM, NormStage
 from gradclip_cli.readers.log import Wanted
 
 _SEPARATORS = re.compile(r"[\s\-./:_|@]+")
@@ -56,7 +56,9 @@ _CLASSES: Mapping[str, tuple[re.Pattern[str], ...]] = {
     ),
     LOSS_SCALE: (re.compile(r"(?:\w+_)?(?:loss_?scale|grad_?scale|scaler_scale|amp_scale|fp16_scale|scale_factor)|loss_scaling"),),
     CLIP_COEF: (re.compile(r"(?:\w+_)?(?:clip_coef(?:f|ficient)?|grad_clip_coef|clipping_coef(?:ficient)?)"),),
-    "max_norm": (
+    MAX_NORM: (
+        # As a schedule is logged: `max_grad_norm` may as well be the largest norm of some steps.
+        re.compile(r"(?:train_|clip(?:ping)?_)?max_norm|(?:train_)?(?:grad(?:ient)?_)?clip_val"),
         re.compile(r"(?:\w+_)?(?:max_(?:grad_|gradient_)?norm|clip_norm|clip_grad(?:_norm)?|grad(?:ient)?_clip(?:ping)?(?:_val|_norm)?)"),
     ),
     "step": (

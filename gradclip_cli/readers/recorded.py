@@ -10,7 +10,20 @@ import numpy.typing as npt
 
 from gradclip_cli.errors import GradclipError
 from gradclip_cli.model.recorded import RankPart
-from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, TENSOR_PREFIX, NormStage, Overflow, Sampling, Steps, Values
+from gradclip_cli.model.run import (
+    CLIP_COEF,
+    GRAD_NORM,
+    LOSS,
+    LOSS_SCALE,
+    LR,
+    MAX_NORM,
+    TENSOR_PREFIX,
+    NormStage,
+    Overflow,
+    Sampling,
+    Steps,
+    Values,
+)
 from gradclip_cli.readers.log import Column, Log, Reader, Source, Wanted
 from gradclip_cli.readers.shards import whole
 from gradclip_cli.runfile import read_recorded
@@ -69,7 +82,7 @@ def read(source: Source, wanted: Wanted) -> Log:
         "recorded",
         columns,
         by_step=True,
-        roles={role: role for role in (LOSS, GRAD_NORM, LR, LOSS_SCALE, CLIP_COEF) if role in columns},
+        roles={role: role for role in (LOSS, GRAD_NORM, LR, LOSS_SCALE, CLIP_COEF, MAX_NORM) if role in columns},
         norm_stage=stage,
         stage_reason=reason,
         sampling=dict.fromkeys(columns, Sampling.INSTANT),
@@ -146,7 +159,15 @@ def _columns(part: RankPart, rows: Rows) -> dict[str, Column]:
     for i, tensor in enumerate(part.tensors):
         norms = part.tensor_norms[:, i]
         found[TENSOR_PREFIX + tensor.name] = _where(part.steps, norms, made & ~np.isnan(norms))
+    found[MAX_NORM] = _varying_bound(part, made)
     return {name: column for name, column in found.items() if column is not None}
+
+
+def _varying_bound(part: RankPart, made: Rows) -> Column | None:
+    """The bound of each update, inf where no clip bounded it; None where it is one and the same."""
+    bounds = _column(part, MAX_NORM)
+    bounds = np.where(np.isfinite(bounds) & (bounds > 0), bounds, np.inf)
+    return _where(part.steps, bounds, made) if len(np.unique(bounds[made])) > 1 else None
 
 
 def _last_bound(part: RankPart, rows: Rows) -> float | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradclip_cli.errors import GradclipError
-from gradclip_cli.model.run import GRAD_NORM, LOSS, LR, Damage, NormStage, Sampling
+from gradclip_cli.model.run import GRAD_NORM, LOSS, LR, MAX_NORM, Damage, NormStage, Sampling
 from gradclip_cli.readers import names, wire
 from gradclip_cli.readers.log import Log, Reader, Source, Wanted
 from gradclip_cli.readers.records import Records
@@ -250,7 +250,7 @@ def _max_norm(config: dict[str, Any]) -> float | None:
         key, value = stack.pop()
         if isinstance(value, dict) and len(stack) < 10_000:
             stack.extend(value.items())
-        elif type(value) in (int, float) and names.rank("max_norm", key) is not None and 0 < value < float("inf"):
+        elif type(value) in (int, float) and names.rank(MAX_NORM, key) is not None and 0 < value < float("inf"):
             bounds.add(float(value))
     return bounds.pop() if len(bounds) == 1 else None
 

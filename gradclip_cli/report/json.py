@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from gradclip_cli.model.finding import Analysis, Finding
-from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, Run, Series
+from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, MAX_NORM, Run, Series
 
 SCHEMA = "gradclip.analysis/1"
 _PERCENTILES = (50, 90, 95, 99)
 _ORDER = (LOSS, GRAD_NORM, LR, LOSS_SCALE, CLIP_COEF)
+# Known to rules, and no series of the schema.
+_INNER = (MAX_NORM,)
 
 
 def render_json(analyses: Sequence[Analysis]) -> str:
@@ -33,7 +35,7 @@ def render_json(analyses: Sequence[Analysis]) -> str:
 def _run(analysis: Analysis) -> dict[str, Any]:
     run = analysis.run
     steps = run.steps
-    names = [n for n in _ORDER if n in run.series] + [n for n in run.series if n not in _ORDER]
+    names = [n for n in _ORDER if n in run.series] + [n for n in run.series if n not in (*_ORDER, *_INNER)]
     return {
         "source": json_text(run.source),
         "format": run.format,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from gradclip_cli.model.finding import Analysis
-from gradclip_cli.model.run import NormStage, Run, Series
+from gradclip_cli.model.run import MAX_NORM, NormStage, Run, Series
 from gradclip_cli.report import wording
 from gradclip_cli.report.decimate import Floats
 from gradclip_cli.wording import count, number, times
@@ -137,6 +137,9 @@ def step_range(run: Run, shown: list[Panel]) -> tuple[int, int]:
 
 
 def _max_norm(analysis: Analysis) -> float | None:
+    # One that varies is no line.
+    if MAX_NORM in analysis.run.series:
+        return None
     known = [analysis.run.max_norm, *(f.evidence.get("max_norm") for f in analysis.findings)]
     return next((v for v in known if v is not None and np.isfinite(v) and v > 0), None)
 

@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradclip_cli.model.finding import Analysis, Finding, Severity, Skipped, Verdict
-from gradclip_cli.model.run import CLIP_COEF, GRAD_NORM, LOSS, LOSS_SCALE, LR, TENSOR_PREFIX, NormStage, Run, Sampling, Series, Steps
+from gradclip_cli.model.run import (
+    CLIP_COEF,
+    GRAD_NORM,
+    LOSS,
+    LOSS_SCALE,
+    LR,
+    MAX_NORM,
+    TENSOR_PREFIX,
+    NormStage,
+    Run,
+    Sampling,
+    Series,
+    Steps,
+)
 from gradclip_cli.wording import count, cut, id_ranges, number, span, times
 
 if TYPE_CHECKING:
@@ -22,7 +35,7 @@ _STAGE = {
     NormStage.POST_CLIP: "after clipping",
     NormStage.UNKNOWN: "before or after clipping: unknown",
 }
-_NAMES = {LOSS: "loss", GRAD_NORM: "norm", LR: "lr", LOSS_SCALE: "loss scale", CLIP_COEF: "clip coef"}
+_NAMES = {LOSS: "loss", GRAD_NORM: "norm", LR: "lr", LOSS_SCALE: "loss scale", CLIP_COEF: "clip coef", MAX_NORM: "max_norm"}
 # The rules that make a verdict.
 _DECIDING = {
     Verdict.DIVERGED: ("GC103", "GC105"),
@@ -232,7 +245,7 @@ def _describe(run: Run, series: Series) -> str:
             # Halved: the sum of two float64 may not be one.
             parts.append(f"median {number(2 * np.median(finite / 2), 3)}")
         parts.append(_STAGE[run.norm_stage] + (f" ({run.stage_reason})" if run.stage_reason else ""))
-        if run.max_norm is not None:
+        if run.max_norm is not None and MAX_NORM not in run.series:
             parts.append(f"max_norm {number(run.max_norm, 4)}")
     if series.sampling is Sampling.WINDOW_MEAN:
         parts.append("each a mean over the steps since the one before")

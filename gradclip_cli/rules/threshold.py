@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from gradclip_cli.model.detection import Detection
 from gradclip_cli.model.finding import Hit, Severity
-from gradclip_cli.model.run import NormStage, Run, Values
+from gradclip_cli.model.run import GRAD_NORM, MAX_NORM, NormStage, Run, Steps, Values
 from gradclip_cli.rules.wording import Unjudged, count, number, times
+from gradclip_cli.wording import share
 
 _ALWAYS_FRACTION = 0.9
 _MIN_POINTS = 30
@@ -24,24 +27,31 @@ def always_clipping(run: Run, found: Detection) -> list[Hit]:
     length, and the learning rate in effect is lower by the ratio of the usual norm to max_norm (with
     Adam-like optimizers the constant part of that cancels out).
 
-    How it decides: At least 90 % of the finite norms from before clipping exceed max_norm, over at least 30
-    logged ones. Where the log holds norms from after clipping, the share that sits on the bound counts.
+    How it decides: At least 90 % of the finite norms from before clipping exceed the max_norm of their step, over at least
+    30 logged ones. In a watched loop each clip is judged alone, and a step that it did not bound counts as not clipped. Where
+    the log holds norms from after clipping, the share that sits on the bound counts.
 
     What to do: If it was not meant so, set max_norm above the usual norm (its 95th to 99th percentile).
 
     When it is wrong: Some recipes clip always on purpose.
     """
-    norms, bound = _norms_and_bound(run)
-    clipped = float(np.mean(norms > bound * (1 - 1e-3) if run.norm_stage is NormStage.POST_CLIP else norms > bound))
+    judged = _judged(run)
+    norms, bounds = judged.norms, judged.bounds
+    clipped = float(np.mean(norms > bounds * (1 - 1e-3) if run.norm_stage is NormStage.POST_CLIP else norms > bounds))
     if clipped < _ALWAYS_FRACTION:
         return []
     median = 2 * float(np.median(norms / 2))  # the sum of two float64 may not be one
     if run.norm_stage is NormStage.POST_CLIP:
-        text = f"{clipped:.0%} of the steps are clipped: max_norm is {number(bound)}"
+        text = f"{share(clipped)} of the steps are clipped: max_norm is {judged.bound}"
+    elif judged.varies:
+        with np.errstate(over="ignore"):
+            usual = times(float(np.median(norms / bounds)))
+        text = f"{share(clipped)} of the norms exceed the max_norm of their step ({judged.bound}); half of them are {usual} that or more"
     else:
-        text = f"{clipped:.0%} of the norms exceed max_norm {number(bound)}: their median is {number(median)} ({times(median / bound)})"
-    steps = run.series["grad_norm"].steps
-    return [Hit(text, int(steps[0]), int(steps[-1]), {"clipped_fraction": clipped, "max_norm": bound, "median_norm": median})]
+        usual = times(median / judged.last)
+        text = f"{share(clipped)} of the norms exceed max_norm {judged.bound}: their median is {number(median)} ({usual})"
+    evidence = {"clipped_fraction": clipped, "max_norm": judged.last, "median_norm": median}
+    return [Hit(text, int(judged.steps[0]), int(judged.steps[-1]), evidence)]
 
 
 def never_clipping(run: Run, found: Detection) -> list[Hit]:
@@ -51,7 +61,7 @@ def never_clipping(run: Run, found: Detection) -> list[Hit]:
 
     Why it matters: The guard is not there: a step 10 times the usual would pass untouched.
 
-    How it decides: No finite norm from before clipping exceeds max_norm over at least 30 logged ones, and the
+    How it decides: No finite norm from before clipping exceeds the max_norm of its step over at least 30 logged ones, and the
     largest is below half of it. Where steps exploded (GC101) below max_norm it is a warning.
 
     What to do: Lower max_norm to a little above the usual norm.
@@ -60,17 +70,21 @@ def never_clipping(run: Run, found: Detection) -> list[Hit]:
     """
     if run.norm_stage is NormStage.POST_CLIP:
         raise Unjudged("the log holds norms from after clipping")
-    norms, bound = _norms_and_bound(run)
-    largest = float(norms.max())
-    if largest > bound or (largest > _NEVER_MARGIN * bound and not found.explosions):
+    judged = _judged(run)
+    if (judged.norms > judged.bounds).any():
         return []
-    steps = run.series["grad_norm"].steps
-    text = f"no step was clipped: the largest norm is {number(largest)}, max_norm {number(bound)}"
+    closest = float((judged.norms / judged.bounds).max())
+    if closest > _NEVER_MARGIN and not found.explosions:
+        return []
+    largest, steps = float(judged.norms.max()), judged.steps
+    text = f"no step was clipped: the largest norm is {number(largest)}, max_norm {judged.bound}"
+    if judged.varies:
+        text += f", and none is above {share(closest)} of that of its step"
     if found.explosions:
         count = len(found.explosions)
         text += f"; {count} exploding step{'s' if count > 1 else ''} passed below it"
     severity = Severity.WARNING if found.explosions else None
-    return [Hit(text, int(steps[0]), int(steps[-1]), {"largest_norm": largest, "max_norm": bound}, severity=severity)]
+    return [Hit(text, int(steps[0]), int(steps[-1]), {"largest_norm": largest, "max_norm": judged.last}, severity=severity)]
 
 
 def above_max_norm(run: Run, found: Detection) -> list[Hit]:
@@ -91,24 +105,66 @@ def above_max_norm(run: Run, found: Detection) -> list[Hit]:
     """
     if run.norm_stage is not NormStage.POST_CLIP:
         raise Unjudged("the log does not hold norms from after clipping")
-    norms, bound = _norms_and_bound(run, min_points=1)
-    series = run.series["grad_norm"]
-    over = np.isfinite(series.values) & (series.values > bound * (1 + 1e-3))
-    if not over.any():
+    judged = _judged(run, min_points=1)
+    where = np.flatnonzero(judged.norms > judged.bounds * (1 + 1e-3))
+    if not len(where):
         return []
-    where = np.flatnonzero(over)
-    text = f"{len(where):,} norms from after clipping exceed max_norm {number(bound)}, up to {number(float(norms.max()))}"
-    evidence = {"num_points": len(where), "largest_norm": float(norms.max()), "max_norm": bound}
-    return [Hit(text, int(series.steps[where[0]]), int(series.steps[where[-1]]), evidence)]
+    largest = float(judged.norms[where].max())
+    bound = f"the max_norm of their step ({judged.bound})" if judged.varies else f"max_norm {judged.bound}"
+    text = f"{len(where):,} norms from after clipping exceed {bound}, up to {number(largest)}"
+    evidence = {"num_points": len(where), "largest_norm": largest, "max_norm": judged.last}
+    return [Hit(text, int(judged.steps[where[0]]), int(judged.steps[where[-1]]), evidence)]
 
 
-def _norms_and_bound(run: Run, min_points: int = _MIN_POINTS) -> tuple[Values, float]:
-    if run.max_norm is None:
-        raise Unjudged("no max_norm is known")
-    if not (np.isfinite(run.max_norm) and run.max_norm > 0):
-        raise Unjudged(f"max_norm is {number(run.max_norm)}: clipping is off")
-    values = run.series["grad_norm"].values
-    norms = values[np.isfinite(values)]
-    if len(norms) < min_points:
-        raise Unjudged(f"only {count(len(norms), 'finite gradient norm')}; it takes {min_points}")
-    return norms, run.max_norm
+@dataclass(frozen=True, eq=False, slots=True)
+class _Judged:
+    """Finite norms, each with the bound of its step.
+
+    Attributes:
+        bounds: inf where none was in force.
+        last: The last finite one.
+    """
+
+    steps: Steps
+    norms: Values
+    bounds: Values
+    last: float
+
+    @property
+    def _finite(self) -> Values:
+        return self.bounds[np.isfinite(self.bounds)]
+
+    @property
+    def varies(self) -> bool:
+        """Several bounds were in force, one after another."""
+        return bool(np.ptp(self._finite) > 0)
+
+    @property
+    def bound(self) -> str:
+        """As it is told."""
+        low, high = float(self._finite.min()), float(self._finite.max())
+        return f"{number(low)} to {number(high)}" if self.varies else number(self.last)
+
+
+def _judged(run: Run, min_points: int = _MIN_POINTS) -> _Judged:
+    """The norms that can be held against a bound: those of steps whose bound is not known, or is none, are left out.
+
+    Raises:
+        Unjudged: Where there are too few, or no bound at all.
+    """
+    series, scheduled = run.series[GRAD_NORM], run.series.get(MAX_NORM)
+    if scheduled is None:
+        if run.max_norm is None:
+            raise Unjudged("no max_norm is known")
+        bounds = np.full(len(series), run.max_norm)
+    else:
+        bounds = np.full(len(series), np.nan)
+        _, ours, theirs = np.intersect1d(series.steps, scheduled.steps, assume_unique=True, return_indices=True)
+        bounds[ours] = scheduled.values[theirs]
+    there = np.isfinite(series.values) & (bounds > 0)
+    finite = bounds[np.isfinite(bounds) & (bounds > 0)]
+    if not len(finite):
+        raise Unjudged(f"max_norm is {number(float(bounds[-1]))}: clipping is off" if len(bounds) else "no gradient norm")
+    if np.count_nonzero(there) < min_points:
+        raise Unjudged(f"only {count(int(np.count_nonzero(there)), 'finite gradient norm')}; it takes {min_points}")
+    return _Judged(series.steps[there], series.values[there], bounds[there], float(finite[-1]))

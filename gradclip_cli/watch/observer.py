@@ -5,8 +5,8 @@ in the user's code, or None); the other keys depend on the kind. `o` numbers an 
 numbers too (`tensors` of the rank's part names them). Norms are L2 norms of what this process holds: of a
 sharded parameter the local shard.
 
-    optimizer  o, class, tensors, inside (options of a class that clips inside), around (those of an object that wraps it), sharded,
-               groups [[tensor], [rank]] (sharded tensors and the ranks that hold one copy of them together)
+    optimizer  o, class, names (what the script calls it), tensors, inside (options of a class that clips inside), around (those of an
+               object that wraps it), sharded, groups [[tensor], [rank]] (sharded tensors and the ranks that hold one copy of them together)
     backward   scale (the loss scale in the loss, 1 where none), from_loss (not from gradients it was given), changed {o: [tensor]},
                norms {o: norm after}, in_step
     clip       how (norm|value), bound, p, returned, given, tensors, repeated, empty (tensors without gradient),
@@ -19,11 +19,12 @@ sharded parameter the local shard.
                gradients changed by no call that we know
     unscale    o, scale, automatic
     enter      o, closure, in_backward, wrapper
-    use        o, norm, largest, nonfinite [tensor], tensors [with a non-zero gradient], norms, empty, skipped, divided, evaluation,
-               peaks [tensor with a hook whose largest element is the largest of all], reduced_with [rank] (that the script's own
-               call summed gradients with), computed_with [rank] (that a function of autograd summed values with), gathered_with
-               [rank] (that the parameters were gathered with since the last use), by_own_code (they may be others than the
-               last backward, or a call that we know, left)
+    use        o, norm, largest, nonfinite [tensor], sparse [tensor], tensors [with a non-zero gradient], norms, empty, skipped,
+               divided, evaluation, peaks [tensor with a hook whose largest element is the largest of all], hook (where the
+               first of the script's own on tensors begins), reduced_with [rank]
+               (that the script's own call summed gradients with), computed_with [rank] (that a function of autograd summed
+               values with), gathered_with [rank] (that the parameters were gathered with since the last use), by_own_code (they
+               may be others than the last backward, or a call that we know, left)
     exit       o
     skip       o, scale                    the scaler did not call `step`
     hand       norm, bound, over, function  what the user's own code computed from the gradients
@@ -44,9 +45,9 @@ from gradclip_cli.watch.collectives import Collectives
 from gradclip_cli.watch.hook import hook
 from gradclip_cli.watch.inside import clips_inside, options
 from gradclip_cli.watch.marks import Marks
-from gradclip_cli.watch.parameter_hooks import is_hooked
+from gradclip_cli.watch.parameter_hooks import hook_site, is_hooked
 from gradclip_cli.watch.registry import Registry
-from gradclip_cli.watch.sites import call_site, user_stack, wrapper_of
+from gradclip_cli.watch.sites import call_site, names_of, user_stack, wrapper_of
 from gradclip_cli.watch.states import Change, Reader, State, compare, state_of
 from gradclip_cli.watch.window import Window
 
@@ -62,6 +63,7 @@ class _Step:
     o: int
     in_backward: bool
     versions: int  # of the parameters when the step began or a backward within it ended: they grow when they are written
+    in_hooks: bool = False  # hooks of the user's own run, and are watched
     inner_used: bool = False
     update_began: bool = False  # a class of the user's own has called the step of torch's that it derives from
     evaluations: int = 0
@@ -176,7 +178,7 @@ class Observer:
         around = {f"{type(wrapper).__qualname__}.{k}": v for k, v in options(getattr(wrapper, "__dict__", {})).items()}
         groups = self.registry.sharded[o]
         sharded = sorted(i for tensors, _ in groups for i in tensors)
-        name = {"class": type(optimizer).__qualname__}
+        name = {"class": type(optimizer).__qualname__, "names": names_of(optimizer)}
         self._say("optimizer", o=o, **name, tensors=owned, sharded=sharded, groups=groups, inside=inside, around=around)
         self._told.add(o)
 
@@ -404,8 +406,8 @@ class Observer:
         self.on_update(o)
 
     @hook
-    def step_begins(self, optimizer: torch.optim.Optimizer, *, closure: bool, by_scaler: bool) -> None:
-        """At the door of `step`, before the hooks of others."""
+    def step_begins(self, optimizer: torch.optim.Optimizer, *, closure: bool, by_scaler: bool, hooked: bool) -> None:
+        """At the door of `step`, before the hooks of others, where there are any (`hooked`)."""
         self._settle_norm()
         o = self.optimizer(optimizer)
         if by_scaler:
@@ -420,6 +422,9 @@ class Observer:
             self._stepped_in[o] = threading.get_ident()
         self._here.steps.append(_Step(o, self._here.backward_depth > 0, self._versions(o)))
         self._say("enter", o=o, closure=closure, in_backward=self._here.backward_depth > 0)
+        if self.exact and hooked and not closure and not self._here.backward_depth:
+            self._here.steps[-1].in_hooks = True
+            self._show_window()
 
     @hook
     def step_uses(self, optimizer: torch.optim.Optimizer) -> None:
@@ -429,6 +434,10 @@ class Observer:
         step = self._here.steps[-1]
         self._settle_norm()
         self._look()
+        if step.in_hooks and self._here.window is not None:
+            # What they compute is no clip by the loop: only where they write is of interest.
+            self._here.window.close()
+        step.in_hooks = False
         self._use(step, optimizer)
 
     @hook
@@ -519,8 +528,9 @@ class Observer:
         }
         if self.exact:
             scale = float(divided) if divided is not None else 1.0
-            norms, used, empty, nonfinite, largest = [], [], 0, [], 0.0
+            norms, used, empty, nonfinite, sparse, largest = [], [], 0, [], [], 0.0
             peaks: dict[int, float] = {}
+            hook = None
             squares = 0.0
             for i in self.registry.owned[step.o]:
                 gradient = self._gradient(i)
@@ -530,14 +540,18 @@ class Observer:
                 state = state_of(gradient, scale) if scale != 1.0 else self._states.get(i) or state_of(gradient)
                 if state.nonfinite:
                     nonfinite.append(i)
+                if gradient.layout is torch.sparse_coo:
+                    sparse.append(i)
                 largest = max(largest, state.largest)
-                if is_hooked(self.registry.parameter(i)):
+                if is_hooked(parameter := self.registry.parameter(i)):
                     peaks[i] = state.largest
+                    hook = hook or hook_site(parameter)
                 if not state.is_zero:
                     used.append(i)
                     norms.append(state.norm)
                     squares += state.norm**2
             event |= {"norm": math.sqrt(squares) if not math.isnan(squares) else math.nan, "largest": largest, "nonfinite": nonfinite}
+            event |= {"sparse": sparse, "hook": hook}
             event |= {"tensors": used, "norms": norms, "empty": empty, "peaks": [i for i, top in peaks.items() if top == largest]}
         self._say("use", **event)
         step.evaluations += 1
@@ -610,9 +624,15 @@ class Observer:
             return
         states = self._states
         changed, after = self._changes()
-        before = self._norms(states) if changed else {}
+        if not changed:
+            return
+        before = self._norms(states)
         step = self._here.steps[-1] if self._here.steps else None
-        behind = bool(changed) and step is not None and step.update_began and step.versions != self._versions(step.o)
+        behind = step is not None and step.update_began and step.versions != self._versions(step.o)
+        window = self._here.window
+        site = call_site() if zero or step is not None or window is None else window.wrote
+        if step is not None and step.in_hooks and window is not None:
+            site = window.wrote or site
         for o in changed.keys() & before.keys() & after.keys():
             changes = changed[o]
             if not by_step and any(change is not Change.CLEARED for _, change, _ in changes):
@@ -643,8 +663,8 @@ class Observer:
                 zero=zero,
                 in_step=bool(self._here.steps),
                 behind_update=behind,
-                site=call_site() if zero or self._here.steps or self._here.window is None else self._here.window.wrote,
-                stack=[] if self._here.window is None else self._here.window.stack,
+                site=site,
+                stack=[] if window is None else window.stack,
             )
 
     def _tell_cleared(self) -> None:
@@ -692,9 +712,12 @@ class Observer:
 
     def _open_window(self) -> None:
         if self.exact and not self._here.steps and not self._here.backward_depth:
-            if self._here.window is None:
-                self._here.window = Window(self.norm_by_hand)
-            self._here.window.open(self._parameters)
+            self._show_window()
+
+    def _show_window(self) -> None:
+        if self._here.window is None:
+            self._here.window = Window(self.norm_by_hand)
+        self._here.window.open(self._parameters)
 
     def _pause_window(self) -> None:
         if self._here.window is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gradclip_cli.watch.sites import is_library
+from gradclip_cli.watch.sites import is_library, site_of
 
 
 def is_hooked(parameter: torch.Tensor | None) -> bool:
@@ -28,6 +28,15 @@ def may_change_gradients(parameters: Iterable[torch.Tensor]) -> bool:
             if any(_may_change(h, by_return=True) for h in on_gradient) or any(_may_change(h, by_return=False) for h in on_parameter):
                 return True
     return False
+
+
+def hook_site(parameter: torch.Tensor | None) -> str | None:
+    """Where the first hook of the script's own on it begins."""
+    for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        for hook in (getattr(parameter, kind, None) or {}).values():
+            if (site := site_of(hook)) is not None:
+                return site
+    return None
 
 
 def _may_change(hook: Any, *, by_return: bool) -> bool:

@@ -11,7 +11,12 @@ from typing import Any
 import torch
 from torch._compile import _disable_dynamo as not_compiled
 from torch.nn.utils import clip_grad
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from gradclip_cli.watch.observer import Observer
 
@@ -298,7 +303,8 @@ class Patches:
     @not_compiled
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         closure = kwargs.get("closure", args[1] if len(args) > 1 and callable(args[1]) else None)
-        self._observer.step_begins(optimizer, closure=closure is not None, by_scaler=self._unscaling > 0)
+        hooked = len(_global_optimizer_pre_hooks) + len(optimizer._optimizer_step_pre_hooks) > 1 + (id(optimizer) in self._last_hooks)
+        self._observer.step_begins(optimizer, closure=closure is not None, by_scaler=self._unscaling > 0, hooked=hooked)
         self._come_last(optimizer)
         return None
 

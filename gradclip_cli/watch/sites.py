@@ -16,6 +16,8 @@ _LIBRARY = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in
 _TORCH = tuple(os.path.join(path, "torch") + os.sep for path in _LIBRARY[:2])
 
 _DEEPEST = 8
+# In longer lists nobody tells optimizers by their places.
+_MOST_LISTED = 64
 
 
 def _is_ours(file: str) -> bool:
@@ -47,6 +49,14 @@ def call_site() -> str | None:
     return None if library is None else _written(library)
 
 
+def site_of(function: Any) -> str | None:
+    """Where a function of the user's own begins; None for any other."""
+    code = getattr(function, "__code__", None)
+    if code is None or _is_ours(code.co_filename) or code.co_filename.startswith(_TORCH) or is_library(code.co_filename):
+        return None
+    return f"{_short(code.co_filename)}:{code.co_firstlineno}:{code.co_qualname}"
+
+
 def user_stack() -> list[str]:
     """The user's own frames, innermost first, each as `file:line:function`: in which order a function calls things is told by its lines.
 
@@ -72,6 +82,26 @@ def user_frame() -> FrameType | None:
     while frame is not None and (_is_ours(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_TORCH)):
         frame = frame.f_back
     return frame
+
+
+def names_of(thing: object) -> list[str]:
+    """What the user's functions that lead here call it, innermost first: `opt`, `self.opt`, `opts[1]`."""
+    found: dict[str, None] = {}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not _is_ours(file) and not file.startswith(_TORCH) and not is_library(file):
+            for name, value in list(frame.f_locals.items()):
+                if value is thing:
+                    found[name] = None
+                elif type(value) in (list, tuple) and len(value) <= _MOST_LISTED:
+                    found |= {f"{name}[{i}]": None for i, item in enumerate(value) if item is thing}
+                elif type(value) is dict and len(value) <= _MOST_LISTED:
+                    found |= {f"{name}[{key!r}]": None for key, item in value.items() if item is thing and type(key) is str}
+            itself = frame.f_locals.get("self")
+            found |= {f"self.{name}": None for name, value in list(getattr(itself, "__dict__", {}).items()) if value is thing}
+        frame = frame.f_back
+    return [name for name in found if not name.startswith("_")]
 
 
 def wrapper_of(optimizer: Any) -> Any:

@@ -11,7 +11,7 @@ from gradclip_cli.model.finding import Hit
 from gradclip_cli.model.run import Run
 from gradclip_cli.rules.loop.ranks import counted_by_several
 from gradclip_cli.rules.loop.view import HandKind, View, views
-from gradclip_cli.rules.loop.wording import Pair, at, hit, in_updates, same_place
+from gradclip_cli.rules.loop.wording import Pair, at, beside_bound, hit, in_updates, same_place
 from gradclip_cli.rules.wording import count, number
 
 # Clips that scale by norms closer than this scale by one.
@@ -52,7 +52,7 @@ def partial_params(run: Run, found: Detection) -> list[Hit]:
             u = next(u for u in view.taken if u.edits)
             missing = set(u.norms) - view.hand.tensors
             text = (
-                f"{view.label}the clip by hand at {at(view.hand.site)} scales {len(view.hand.tensors)} of {len(u.norms)} tensors; "
+                f"{view.label}the clip by hand at {at(view.hand.site)} scales {len(view.hand.tensors)} of {count(len(u.norms), 'tensor')}; "
                 f"not {_names(view, missing)}; scale those by the same factor"
             )
             hits.append(hit(text, [(u, None)], {"num_uncovered": len(missing), "uncovered_fraction": _share(u, missing)}))
@@ -66,10 +66,10 @@ def _partly(view: View, uncovered: Sequence[tuple[Update, Clip, set[int]]]) -> H
     u, c, missing = max(uncovered, key=lambda x: (len(x[2]), _share(x[0], x[2])))
     share = max(_share(u, m) for u, _, m in uncovered)
     text = (
-        f"{view.label}the clip at {at(c.site)} covers {len(u.norms) - len(missing)} of the {len(u.norms)} tensors the optimizer "
+        f"{view.label}the clip at {at(c.site)} covers {len(u.norms) - len(missing)} of the {count(len(u.norms), 'tensor')} the optimizer "
         f"updates{start}; "
         f"not {_names(view, everything)}, up to {share:.0%} of the squared norm it used; in update {u.u + 1} the optimizer "
-        f"used {number(u.used)}, max_norm is {number(c.bound)}; clip them in the same call"
+        f"used {number(u.used)}, max_norm is {number(c.bound)}; {_remedy(u, missing, 'clip them in the same call')}"
     )
     evidence = {"num_uncovered": len(everything), "uncovered_fraction": share, "norm_used": u.used, "max_norm": c.bound}
     return hit(text, [(u, c) for u, c, _ in uncovered], evidence)
@@ -92,11 +92,22 @@ def _others_only(view: View) -> list[tuple[Update, Clip]]:
 def _not_at_all(view: View, pairs: Sequence[tuple[Update, Clip]]) -> Hit:
     u, c = pairs[-1]
     used = max((x.used for x in view.taken if not math.isnan(x.used)), default=math.nan)
+    its = f"any of its {len(u.norms)} tensors" if len(u.norms) > 1 else f"its one tensor ({_names(view, set(u.norms))})"
     text = (
-        f"{view.label}no clip covers any of its {len(u.norms)} tensors; the one at {at(c.site)} acts on {c.given} others: "
-        f"it used norms up to {number(used)} where max_norm is {number(c.bound)}; clip the parameters this optimizer owns"
+        f"{view.label}no clip covers {its}; the one at {at(c.site)} acts on {count(c.given, 'other')}: "
+        f"{beside_bound([(x, None) for x in view.taken], c.bound)}; {_remedy(u, set(u.norms), 'clip the parameters this optimizer owns')}"
     )
     return hit(text, pairs, {"num_uncovered": len(u.norms), "uncovered_fraction": 1.0, "largest_norm_used": used, "max_norm": c.bound})
+
+
+def _remedy(u: Update, missing: set[int], otherwise: str) -> str:
+    """What to do about tensors that no clip covers."""
+    if not missing <= u.sparse:
+        return otherwise
+    return (
+        "clip_grad_norm_ takes no sparse gradients: make one norm of all by hand (of g.coalesce().values() where g is sparse), and "
+        "g.mul_(max_norm / norm) each where it exceeds max_norm"
+    )
 
 
 def _has_gradients(view: View) -> bool:
@@ -156,8 +167,8 @@ def norm_not_applied(run: Run, found: Detection) -> list[Hit]:
         for clips in same_place((u, c) for u in view.taken for c in u.clips if c.copies and not c.covers):
             u, c = clips[0]
             text = (
-                f"{view.label}the clip at {at(c.site)} acts on copies of the gradients ({count(c.copies, 'tensor')}): the optimizer used "
-                f"{number(u.used)} where max_norm is {number(c.bound)}; clip the parameters themselves"
+                f"{view.label}the clip at {at(c.site)} acts on copies of the gradients ({count(c.copies, 'tensor')}): "
+                f"{beside_bound(clips, c.bound)}; clip the parameters themselves"
             )
             hits.append(hit(text, clips, {"norm_used": u.used, "max_norm": c.bound}))
         over = [(u, h) for u in view.taken for h in u.hands if meant_to_clip(u, h)]
@@ -165,11 +176,13 @@ def norm_not_applied(run: Run, found: Detection) -> list[Hit]:
         as_measured = ((u, m) for u in view.taken for m in u.measured if u.exact or math.isclose(u.used, m[0], rel_tol=_UNREAD))
         measured = [(u, m) for u, m in as_measured if not any(c.covers for c in u.clips)]
         if not hits and over:
-            u, h = over[0]
+            u, h = max(over, key=lambda pair: pair[1].norm)
             bound = "" if math.isnan(h.bound) else f" and compared with {number(h.bound)}"
+            # One of torch's is made at its call; by hand at the first norm of a gradient.
+            site = next((s for n, s in u.measured if n == h.norm), h.site)
             text = (
-                f"{view.label}a norm is computed at {at(h.site)} ({number(h.norm)}){bound}, and the gradients stay as they were: the "
-                f"optimizer used {number(u.used)}; scale p.grad in place"
+                f"{view.label}a norm is computed at {at(site)} (up to {number(h.norm)}){bound}, and the gradients stay as they were: in "
+                f"update {u.u + 1} the optimizer used {number(u.used)}; scale p.grad in place"
             )
             hits.append(hit(text, [(u, None) for u, _ in over], {"norm_used": u.used, "max_norm": h.bound}))
         elif not hits and measured and (view.unreached is None or any(h.scaled_copy for h in view.hands)):
@@ -227,7 +240,9 @@ def separate_norms(run: Run, found: Detection) -> list[Hit]:
             hits.append(hit(text, [(u, c[0]) for u, c in split], evidence))
         elif view.hand.kind is HandKind.SEPARATE:
             updates: list[Pair] = [(u, None) for u in view.taken if u.edits] or [(u, None) for u in view.taken]
-            how = f"at {at(view.hand.site)}" if view.hand.site else f"in hooks: norms per tensor pile up at {number(view.hand.bound)}"
+            how = (
+                f"at {at(view.hand.site)}" if view.hand.site else f"{view.in_hooks}: norms per tensor pile up at {number(view.hand.bound)}"
+            )
             hits.append(
                 hit(f"{view.label}tensors are clipped one by one {how}, each by a factor of its own; clip all in one call", updates, {})
             )

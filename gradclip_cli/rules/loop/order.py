@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 
-from gradclip_cli.detect.loop import Clip, Phase, Update
+from gradclip_cli.detect.loop import Clip, Edit, Phase, Update
 from gradclip_cli.model.detection import Detection
 from gradclip_cli.model.finding import Hit
 from gradclip_cli.model.run import Run
 from gradclip_cli.rules.loop.view import HandKind, View, views
-from gradclip_cli.rules.loop.wording import at, hit, in_updates, is_above, same_place
+from gradclip_cli.rules.loop.wording import at, beside_bound, hit, in_updates, is_above, same_place
 from gradclip_cli.rules.wording import Unjudged, number, times
+from gradclip_cli.wording import share
 
 
 def clip_before_unscale(run: Run, found: Detection) -> list[Hit]:
@@ -42,7 +44,7 @@ def clip_before_unscale(run: Run, found: Detection) -> list[Hit]:
             )
             text = (
                 f"{view.label}clipped at {at(c.site)} while the gradients were scaled by {number(scale)} (norm {number(c.returned)}, "
-                f"really {number(c.returned / scale)}){used}; call scaler.unscale_(optimizer) before the clip"
+                f"really {number(c.returned / scale)}){used}; call scaler.unscale_({view.variable or 'optimizer'}) before the clip"
             )
             hits.append(hit(text, clips, {"loss_scale": scale, "norm_scaled": c.returned, "norm_used": u.used, "max_norm": c.bound}))
         # In parts, by hand; a factor for all of them may be anything.
@@ -51,7 +53,7 @@ def clip_before_unscale(run: Run, found: Detection) -> list[Hit]:
             u, e = edits[0]
             text = (
                 f"{view.label}clipped by hand at {at(e.site)} while the gradients were scaled by {number(e.scale or math.nan)}: the "
-                f"optimizer used a norm of {number(u.used)}; call scaler.unscale_(optimizer) before the clip"
+                f"optimizer used a norm of {number(u.used)}; call scaler.unscale_({view.variable or 'optimizer'}) before the clip"
             )
             hits.append(hit(text, [(u, None) for u, _ in edits], {"loss_scale": e.scale or math.nan, "norm_used": u.used}))
     return hits
@@ -80,9 +82,9 @@ def clip_after_step(run: Run, found: Detection) -> list[Hit]:
                 continue
             u, c = clips[0]
             used = [x.used for x, _ in clips if not math.isnan(x.used)]
-            largest = f"; the optimizer used norms up to {number(max(used))} where max_norm is {number(c.bound)}" if used else ""
             text = (
-                f"{view.label}the clip at {at(c.site)} comes after the step at {at(u.step_site)}{largest}; clip between backward and step"
+                f"{view.label}the clip at {at(c.site)} comes after the step at {at(u.step_site)}; {beside_bound(clips, c.bound)}; clip "
+                f"between backward and step"
             )
             hits.append(hit(text, clips, {"max_norm": c.bound, "largest_norm_used": max(used, default=math.nan)}))
     return _once(hits) or _steps_in_backward(run)
@@ -130,8 +132,10 @@ def clip_before_backward(run: Run, found: Detection) -> list[Hit]:
                 else f"gradients of the step before (norm {number(c.returned)})"
             )
             used = [u.used for u, _ in clips if not math.isnan(u.used)]
-            largest = f"; the optimizer used norms up to {number(max(used))} where max_norm is {number(c.bound)}" if used else ""
-            text = f"{view.label}the clip at {at(c.site)} comes before backward and sees {seen}{largest}; move it behind backward"
+            text = (
+                f"{view.label}the clip at {at(c.site)} comes before backward and sees {seen}; {beside_bound(clips, c.bound)}; move it "
+                f"behind backward"
+            )
             hits.append(hit(text, clips, {"max_norm": c.bound, "largest_norm_used": max(used, default=math.nan)}))
     return _once(hits)
 
@@ -165,15 +169,23 @@ def clip_per_microbatch(run: Run, found: Detection) -> list[Hit]:
     hits = []
     for view in views(run):
         for clips in same_place(_rounds(view)):
-            u, c = clips[0]
-            count = sum(x.covers != frozenset() and x.bounds for x in u.clips)
-            weight = math.prod(min(1.0, x.bound / x.returned) for x in u.clips if x.covers and x.returned > 0 and x.bound > 0)
+            kept = {u.u: _first_weight(u) for u, _ in clips}
+            u, c = min(clips, key=lambda pair: kept[pair[0].u])
+            count, least = sum(x.covers != frozenset() and x.bounds for x in u.clips), kept[u.u]
+            # By hand a clip shows only where it acts.
+            verb = "scales" if c.by_hand else "runs"
+            often = f"the least {in_updates(clips, view.taken)} (their median is {share(statistics.median(kept.values()))})"
             text = (
-                f"{view.label}the clip at {at(c.site)} runs {count} times before one step, after each of {u.backwards} backward calls; "
-                f"the first micro-batch keeps {weight:.0%} of its weight; clip once, before the step"
+                f"{view.label}the clip at {at(c.site)} {verb} {count} times before one step, among {u.backwards} backward calls; in update "
+                f"{u.u + 1} the first micro-batch keeps {share(least)} of its weight, {often}; clip once, before the step"
             )
-            hits.append(hit(text, clips, {"num_clips": count, "num_backwards": u.backwards, "first_weight_fraction": weight}))
+            hits.append(hit(text, clips, {"num_clips": count, "num_backwards": u.backwards, "first_weight_fraction": least}))
     return _once(hits)
+
+
+def _first_weight(u: Update) -> float:
+    """What the clips of an update left of the gradients that were there before all of them."""
+    return math.prod(min(1.0, x.bound / x.returned) for x in u.clips if x.covers and x.returned > 0 and x.bound > 0)
 
 
 def _rounds(view: View) -> list[tuple[Update, Clip]]:
@@ -206,10 +218,11 @@ def grads_changed_after_clip(run: Run, found: Detection) -> list[Hit]:
         for clips in same_place(single):
             u, c = clips[0]
             text = (
-                f"{view.label}another backward at {at(u.backward_site)} adds to the gradients clipped at {at(c.site)}; the optimizer used "
-                f"{number(u.used)} where max_norm is {number(c.bound)}; clip after the last backward"
+                f"{view.label}another backward at {at(u.backward_site)} adds to the gradients clipped at {at(c.site)}; "
+                f"{beside_bound(clips, c.bound)}; clip after the last backward"
             )
-            hits.append(hit(text, clips, {"norm_used": u.used, "max_norm": c.bound}))
+            largest = max((x.used for x, _ in clips if not math.isnan(x.used)), default=math.nan)
+            hits.append(hit(text, clips, {"norm_used": largest, "max_norm": c.bound}))
         hits += _edited_behind(view)
     if not hits and (site := _clipped_and_collected(run)):
         raise Unjudged(
@@ -239,11 +252,20 @@ def _edited_behind(view: View) -> list[Hit]:
     edit = next(e for e in u.edits if e.late)
     how = f"multiplied by {number(edit.factors[0])}" if edit.uniform else "changed"
     text = (
-        f"{view.label}the gradients clipped at {at(c.site)} are {how} at {at(edit.site)} before the step: the clip left "
+        f"{view.label}the gradients clipped at {at(c.site)} are {how} {_where_edited(u, edit)}: in update {u.u + 1} the clip left "
         f"{number(c.after)}, the optimizer used {number(u.used)}; do that before the clip"
     )
     evidence = {"norm_clipped": c.after, "norm_used": u.used, "max_norm": c.bound}
     return [hit(text, edited, evidence)]
+
+
+def _where_edited(u: Update, edit: Edit) -> str:
+    """Within a step the line is not always seen."""
+    return (
+        f"within the step at {at(u.step_site)}, by a hook or its own code"
+        if edit.site == u.step_site
+        else f"at {at(edit.site)} before the step"
+    )
 
 
 def _other_than_clipped(view: View) -> list[Hit]:
@@ -260,8 +282,8 @@ def _other_than_clipped(view: View) -> list[Hit]:
         return []
     u, c, left = changed[0]
     text = (
-        f"{view.label}the gradients clipped at {at(c.site)} are changed before the step at {at(u.step_site)}: the clip left "
-        f"{number(left)}, the optimizer used {number(u.used)}; do that before the clip"
+        f"{view.label}the gradients clipped at {at(c.site)} are changed before the step at {at(u.step_site)}: in update {u.u + 1} the clip "
+        f"left {number(left)}, the optimizer used {number(u.used)}; do that before the clip"
     )
     evidence = {"norm_clipped": left, "norm_used": u.used, "max_norm": c.bound}
     return [hit(text, [(u, c) for u, c, _ in changed], evidence)]
@@ -317,7 +339,7 @@ def closure_recomputes_grads(run: Run, found: Detection) -> list[Hit]:
             often = f" ({u.evaluations} times)" if u.evaluations > 1 else ""
             text = (
                 f"{view.label}the clip at {at(c.site)} comes before step(closure), and the closure computes the gradients anew{often}: "
-                f"the optimizer used {number(u.used)} where max_norm is {number(c.bound)}; clip inside the closure"
+                f"{beside_bound(clips, c.bound)}; clip inside the closure"
             )
             hits.append(hit(text, clips, {"norm_used": u.used, "max_norm": c.bound, "num_evaluations": u.evaluations}))
     return _once(hits)
@@ -348,11 +370,11 @@ def double_unscale(run: Run, found: Detection) -> list[Hit]:
         twice = [(u, None) for u in view.loop.updates if len(u.unscaled) + u.divided > 1]
         if twice:
             u = twice[0][0]
+            by_hand = f", once by hand at {at(u.unscaled_at)}" if u.unscaled_at else ""
             text = (
                 f"{view.label}the gradients are divided by the loss scale {number(u.unscaled[0])} twice before the step at "
-                f"{at(u.step_site)} "
-                f"{in_updates(twice, view.loop.updates)}: the optimizer used {number(u.used)}, {times(u.unscaled[0])} too small; "
-                f"unscale once"
+                f"{at(u.step_site)} {in_updates(twice, view.loop.updates)}{by_hand}: in update {u.u + 1} the optimizer used "
+                f"{number(u.used)}, {times(u.unscaled[0])} too small; " + ("leave that out" if u.unscaled_at else "unscale once")
             )
             hits.append(hit(text, twice, {"loss_scale": u.unscaled[0], "norm_used": u.used}))
     return hits

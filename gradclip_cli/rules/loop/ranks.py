@@ -22,6 +22,7 @@ _SAME_COPY, _MIN_SAME = 1e-5, 2
 _MOST_COMPARED = 8
 # So many times another norm is more.
 _MORE = 1.01
+_COPY = "copy of the same gradients"
 
 
 def ranks_disagree(run: Run, found: Detection) -> list[Hit]:
@@ -52,20 +53,21 @@ def ranks_disagree(run: Run, found: Detection) -> list[Hit]:
     for view in ranks[first]:
         others = {r: v for r, vs in ranks.items() if r != first for v in vs if v.loop.o == view.loop.o and not is_alone(v.part)}
         pairs: list[Pair] = []
-        sentence = ""
+        told: list[tuple[bool, str]] = []
         for rank, other in others.items():
             one_model = pipeline or _are_one_model(view, rank, other)
             for u, v in zip(view.taken, other.taken, strict=False):
                 if text := _told(view, u, rank, other, v, one_model):
                     pairs.append((u, None))
-                    sentence = sentence or text
+                    told.append((_differing(view, u, other, v) is None, text))
                 elif not (one_model or unknown) and (differing := _differing(view, u, other, v)):
                     unknown = (
                         f"rank {view.part.rank} scales by {number(differing[0])} and rank {rank} by {number(differing[1])} in update "
                         f"{u.u + 1}, and whether they hold parts of one model cannot be seen; parts of one need one norm over all ranks"
                     )
         if pairs:
-            return [hit(sentence, sorted(pairs, key=lambda pair: pair[0].u), {})]
+            # The first that shows it in its numbers.
+            return [hit(min(told, key=lambda t: t[0])[1], sorted(pairs, key=lambda pair: pair[0].u), {})]
     if unknown:
         raise Unjudged(unknown)
     return []
@@ -116,8 +118,8 @@ def _copies(view: View, other: View) -> set[int]:
 def _told(view: View, u: Update, rank: int, other: View, v: Update, one_model: bool) -> str:
     """How the two updates differ that should be alike; empty where they do not, or it cannot be told."""
     if one_model and (differing := _differing(view, u, other, v)):
-        copies = _hold_the_same(view, other) and _close(_before(view, u), _before(other, v))
-        what = "shards" if view.loop.sharded else "copy of the same gradients" if copies else "part of the gradients"
+        copies = _hold_the_same(view, other) and _were_the_same(view, u, other, v)
+        what = "shards" if view.loop.sharded else _COPY if copies else "part of the gradients"
         return _scaled_differently(view, u, differing[0], rank, other, v, differing[1], what)
     if view.loop.sharded or other.loop.sharded or not _hold_the_same(view, other):
         return ""
@@ -127,7 +129,7 @@ def _told(view: View, u: Update, rank: int, other: View, v: Update, one_model: b
     same_gradients = _close(_before(view, u), _before(other, v))
     idle = _is_idle(view, u) != _is_idle(other, v)
     if (same_gradients or _lets_pass(view, u, other, v)) and not _close(a, b) or same_gradients and idle:
-        return _scaled_differently(view, u, a, rank, other, v, b, "copy of the same gradients")
+        return _scaled_differently(view, u, a, rank, other, v, b, _COPY)
     if _drifted(view, u, v) or same_gradients and not _close(u.used, v.used):
         return (
             f"{view.label}rank {view.part.rank} used a gradient norm of {number(u.used)} and rank {rank} {number(v.used)} in update "
@@ -156,12 +158,31 @@ def _lets_pass(view: View, u: Update, other: View, v: Update) -> bool:
 def _scaled_differently(view: View, u: Update, mine: float, rank: int, other: View, v: Update, theirs: float, what: str) -> str:
     sites = [c.site for c in (*view.acting(u), *other.acting(v))] + [e.site for e in (*u.edits, *v.edits)]
     place = at(sites[0] if sites else None)
-    idle = [r for r, w, x in ((view.part.rank, view, u), (rank, other, v)) if _is_idle(w, x)]
-    fix = f"rank {idle[0]} does not clip: run the same code on every rank" if idle else "use one norm over all ranks"
     return (
         f"{view.label}the clip at {place} multiplied rank {view.part.rank}'s {what} by {number(mine)} and rank {rank}'s by "
-        f"{number(theirs)} in update {u.u + 1} (step at {at(u.step_site)}); {fix}"
+        f"{number(theirs)} in update {u.u + 1} (step at {at(u.step_site)}); {_fix(view, u, rank, other, v, copies=what == _COPY)}"
     )
+
+
+def _fix(view: View, u: Update, rank: int, other: View, v: Update, *, copies: bool) -> str:
+    """What is to be changed: who clips, the bound, or the norm."""
+    sides = ((view.part.rank, view, u), (rank, other, v))
+    bounds = [[c.bound for c in w.acting(x)] for _, w, x in sides]
+    for (r, w, x), of_other in zip(sides, reversed(bounds), strict=True):
+        # A norm of its own part may lie below the bound, at times.
+        never = all(_is_idle(w, y) for y in w.taken)
+        if not w.acting(x) and not _scalings(w, x) and (copies or never and x.used > _MORE * max(of_other, default=0.0)):
+            return f"rank {r} does not clip: run the same code on every rank"
+    if copies and len(bounds[0]) == len(bounds[1]) == 1 and not _close(bounds[0][0], bounds[1][0]):
+        told = " and ".join(f"{number(b[0])} on rank {r}" for (r, _, _), b in zip(sides, bounds, strict=True))
+        return f"max_norm is {told}: give every rank the same"
+    return "use one norm over all ranks"
+
+
+def _were_the_same(view: View, u: Update, other: View, v: Update) -> bool:
+    """Whether both used one gradient but for what it was scaled by; a reduction over ranks may have made it one."""
+    mine, theirs = _scalings(view, u), _scalings(other, v)
+    return mine is not None and theirs is not None and _close(u.used * math.prod(theirs), v.used * math.prod(mine))
 
 
 def _differing(view: View, u: Update, other: View, v: Update) -> tuple[float, float] | None:

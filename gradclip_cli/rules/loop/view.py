@@ -15,7 +15,9 @@ from gradclip_cli.detect.loop import Clip, Edit, Hand, OptimizerLoop, Phase, Upd
 from gradclip_cli.detect.ranks import whole_norms
 from gradclip_cli.model.recorded import RankPart, Recorded
 from gradclip_cli.model.run import Run
+from gradclip_cli.rules.loop.wording import at
 from gradclip_cli.rules.wording import Unjudged
+from gradclip_cli.wording import ordinal
 
 # A coefficient or a norm that is the same within this is the same.
 _SAME = 2e-3
@@ -66,12 +68,14 @@ class View:
         part: The rank's part of the recorded run.
         num_optimizers: How many there are to tell apart.
         clips_elsewhere: Clipping calls of the run bound something, of whichever optimizer.
+        variable: What the script calls this optimizer and no other; empty where that is not known.
     """
 
     loop: OptimizerLoop
     part: RankPart
     num_optimizers: int
     clips_elsewhere: bool
+    variable: str = ""
 
     @cached_property
     def taken(self) -> list[Update]:
@@ -124,6 +128,12 @@ class View:
         return 0 if self.unreached is None else sum(h.over for u in self.taken for h in u.hands)
 
     @property
+    def in_hooks(self) -> str:
+        """Where gradients are changed within the backward."""
+        site = next((u.hook_site for u in self.taken if u.hook_site), None)
+        return f"in the hook on tensors at {at(site)}" if site else "in hooks on tensors"
+
+    @property
     def exact(self) -> bool:
         """Whether gradients were read at every point at least for some updates."""
         return any(u.exact for u in self.taken)
@@ -148,7 +158,7 @@ class View:
         if self.num_optimizers == 1:
             return ""
         process = f" of process {self.part.rank}" if self.part.rank and is_alone(self.part) else ""
-        return f"{self.loop.name} (optimizer {self.loop.o}{process}): "
+        return f"{self.loop.name} ({self.variable or f'the {ordinal(self.loop.o + 1)} optimizer'}{process}): "
 
     def tensor(self, i: int) -> str:
         """The name of a tensor."""
@@ -208,7 +218,13 @@ def _views(whole: Recorded, rank: int) -> list[View]:
         _add_recorded_norms(loop, part)
     clips = any(c.covers and c.bounds for loop in found for u in loop.updates for c in u.clips)
     alone = sum(map(is_alone, whole.parts.values()))
-    return [View(loop, part, max(len(found), alone), clips) for loop in found]
+    return [View(loop, part, max(len(found), alone), clips, _variable(loop, found)) for loop in found]
+
+
+def _variable(loop: OptimizerLoop, of: Sequence[OptimizerLoop]) -> str:
+    """One helper may step several by one name."""
+    others = {name for other in of if other is not loop for name in other.names}
+    return next((name for name in loop.names if name not in others), "")
 
 
 def _add_recorded_norms(loop: OptimizerLoop, part: RankPart) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from gradclip_cli.detect.loop import Clip, Update
 from gradclip_cli.model.finding import Hit
+from gradclip_cli.wording import number
 
 Pair = tuple[Update, Clip | None]
 
@@ -43,6 +45,16 @@ def same_place(pairs: Iterable[tuple[Update, Clip]]) -> list[list[tuple[Update, 
     for u, c in pairs:
         groups.setdefault(c.site, []).append((u, c))
     return list(groups.values())
+
+
+def beside_bound(pairs: Sequence[Pair], bound: float) -> str:
+    """What the optimizer used where the bound was not kept, or, where no norm exceeded it in these updates, that none did."""
+    used = max((u.used for u, _ in pairs if not math.isnan(u.used)), default=math.nan)
+    if math.isnan(used):
+        return f"max_norm is {number(bound)}"
+    if used <= bound:
+        return f"no norm exceeded max_norm {number(bound)} here (the largest is {number(used)}), and nothing would bound one that does"
+    return f"the optimizer used norms up to {number(used)} where max_norm is {number(bound)}"
 
 
 def in_updates(pairs: Sequence[Pair], of: Sequence[Update]) -> str:
