@@ -95,7 +95,7 @@ def test_nothing_is_measured_any_more(why: str, exact: bool, tmp_path: Path, mon
         assert [vars(owner)[name] for owner, name in FUNCTIONS] == originals
         assert modes() == []
         observer, before = watcher._observer, watcher.updates
-        assert not (observer._states or observer._threads or observer._scaled or watcher._batches._used)
+        assert not (observer._looks.states or observer._threads or observer._scaled or watcher._batches._used)
         gc.collect()
         assert kept() is None, "the gradients before an explosion"
     assert watcher.failed

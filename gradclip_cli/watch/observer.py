@@ -1,57 +1,27 @@
-"""What the hooks see, turned into the trace: one event for every call that matters for clipping, in order.
-
-An event is a flat mapping with `k` (its kind), `u` (updates taken before it) and `site` (`file:line:function`
-in the user's code, or None); the other keys depend on the kind. `o` numbers an optimizer, tensors are
-numbers too (`tensors` of the rank's part names them). Norms are L2 norms of what this process holds: of a
-sharded parameter the local shard.
-
-    optimizer  o, class, names (what the script calls it), tensors, inside (options of a class that clips inside), around (those of an
-               object that wraps it), sharded, groups [[tensor], [rank]] (sharded tensors and the ranks that hold one copy of them together)
-    backward   scale (the loss scale in the loss, 1 where none), from_loss (not from gradients it was given), changed {o: [tensor]},
-               norms {o: norm after}, in_step
-    clip       how (norm|value), bound, p, returned, given, tensors, repeated, empty (tensors without gradient),
-               foreign, foreign_gradients, copies, before/after {o: norm}, factors {o: [smallest, largest]},
-               scaled {o: scale still in the gradients}, in_backward, in_step, behind_update (in a step that has written
-               the parameters), raised, shards {before|after: {o: [norm of each group's shards here]}}
-    measure    returned, given, p          a norm was computed by `get_total_norm` and nothing was scaled by it
-    edit       o, stack, tensors, change counts, factors, clamp, before, after, before_of_them, after_of_them (of what changed alone),
-               shards {before|...: [norm of each group's shards here]}, in_step, behind_update
-               gradients changed by no call that we know
-    unscale    o, scale, automatic
-    enter      o, closure, in_backward, wrapper
-    use        o, norm, largest, nonfinite [tensor], sparse [tensor], tensors [with a non-zero gradient], norms, empty, skipped,
-               divided, evaluation, peaks [tensor with a hook whose largest element is the largest of all], hook (where the
-               first of the script's own on tensors begins), reduced_with [rank]
-               (that the script's own call summed gradients with), computed_with [rank] (that a function of autograd summed
-               values with), gathered_with [rank] (that the parameters were gathered with since the last use), by_own_code (they
-               may be others than the last backward, or a call that we know, left)
-    exit       o
-    skip       o, scale                    the scaler did not call `step`
-    hand       norm, bound, over, function  what the user's own code computed from the gradients
-"""
+"""What the hooks see, turned into the trace: one event (see `events`) for every call that matters for clipping, in order."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from gradclip_cli.watch.collectives import Collectives
+from gradclip_cli.watch.events import Event, plain
 from gradclip_cli.watch.hook import hook
 from gradclip_cli.watch.inside import clips_inside, options
+from gradclip_cli.watch.looks import Looks, norm_of
 from gradclip_cli.watch.marks import Marks
-from gradclip_cli.watch.parameter_hooks import hook_site, is_hooked
 from gradclip_cli.watch.registry import Registry
 from gradclip_cli.watch.sites import call_site, names_of, user_stack, wrapper_of
-from gradclip_cli.watch.states import Change, Reader, State, compare, state_of
+from gradclip_cli.watch.states import Change
 from gradclip_cli.watch.window import Window
 
-Event = dict[str, Any]
 # Events whose place in the user's functions tells what was meant to come first.
 _STACKED = {"backward", "clip", "enter"}
 
@@ -121,8 +91,6 @@ class Observer:
     steps_begun: int = 0
     clips_seen: int = 0
     _told: set[int] = field(default_factory=set)
-    _states: dict[int, State | None] = field(default_factory=dict)  # at the last look
-    _reader: Reader = field(default_factory=Reader)
     _scaled: dict[int, float | torch.Tensor] = field(default_factory=dict)  # o -> scale still in its gradients
     _threads: dict[int, _Here] = field(default_factory=dict)
     _last_here: _Here = field(default_factory=_Here)
@@ -130,6 +98,7 @@ class Observer:
 
     def __post_init__(self) -> None:
         """What refers to other fields."""
+        self._looks = Looks(self.registry)
         self._marks = Marks(self.registry)
         self._collectives = Collectives(self.registry)
 
@@ -166,8 +135,7 @@ class Observer:
             self._threads.setdefault(threading.get_ident(), _Here())
             self._stepped_in.setdefault(o, threading.get_ident())
         if new:
-            # A state is some kB: those of tensors that are gone are not kept.
-            self._states = {i: self._states.get(i) for i in self.registry.parameters()}
+            self._looks.drop_the_gone()
             self._told.discard(o)
         return o
 
@@ -213,7 +181,7 @@ class Observer:
         from_loss = isinstance(loss, torch.Tensor) and loss.numel() == 1
         event: Event = {"scale": self._here.scale, "in_step": bool(self._here.steps), "from_loss": from_loss}
         if self.exact:
-            changed, norms = self._changes()
+            changed, norms = self._looks.changes(self._parameters())
             event |= {"changed": {o: [i for i, _, _ in c] for o, c in changed.items()}, "norms": norms}
             touched = set(changed)
         else:
@@ -296,14 +264,14 @@ class Observer:
         foreign = [q for q, i in zip(parameters, numbers, strict=True) if i is None]
         event: Event = {
             "how": how,
-            "bound": _plain(bound),
+            "bound": plain(bound),
             "p": norm.p if norm else p,
             "returned": None if total is None else total.detach().clone(),  # a script may go on and average it over ranks, in place
             "whole": whole or (total is not None and hasattr(total, "full_tensor")),
             "given": len(parameters),
             "tensors": list(distinct),
             "repeated": sorted(i for i, n in Counter(known).items() if n > 1) if len(known) != len(distinct) else [],
-            "empty": sum(self._gradient(i) is None for i in distinct),
+            "empty": sum(q is None or q.grad is None for q in map(self.registry.parameter, distinct)),
             "foreign": len(foreign),
             "foreign_gradients": sum(q.grad is not None for q in foreign),
             "scaled": {o: s for o, s in self._scaled.items() if set(known) & set(self.registry.owned[o])},
@@ -311,9 +279,9 @@ class Observer:
             "in_step": bool(self._here.steps),
         }
         if self.exact:
-            states, before = self._states, self._norms(self._states)
-            copies = self._copies(foreign)
-            changed, after = self._changes()
+            states, before = self._looks.states, self._looks.norms(self._looks.states)
+            copies = self._looks.copies(foreign)
+            changed, after = self._looks.changes(self._parameters())
             factors = {}
             for o, changes in changed.items():
                 scalings = [f for _, c, f in changes if c is Change.SCALED]
@@ -321,7 +289,8 @@ class Observer:
             event |= {"before": before, "after": after, "factors": factors, "copies": copies}
             sharded = [o for o in before if self.registry.sharded[o]]
             event["shards"] = {
-                name: {o: self._norms_of_shards(o, at) for o in sharded} for name, at in (("before", states), ("after", self._states))
+                name: {o: self._looks.norms_of_shards(o, at) for o in sharded}
+                for name, at in (("before", states), ("after", self._looks.states))
             }
         event["behind_update"] = bool(self._here.steps) and self._here.steps[-1].versions != self._versions(self._here.steps[-1].o)
         for step in self._here.steps:
@@ -351,7 +320,7 @@ class Observer:
         numbers = {i for g in groups for i in (self.registry.index(q) for q in g["params"]) if i is not None}
         owners = [o for o, owned in self.registry.optimizers() if numbers & set(owned)]
         if self.exact:
-            self._changes()
+            self._looks.changes(self._parameters())
         for o in owners:
             self._scaled.pop(o, None)
             self._say("unscale", o=o, scale=scale, automatic=automatic)
@@ -471,9 +440,8 @@ class Observer:
         self._open_window()
         if not step.inner_used:
             self.updates += 1
-            if self._states and not self.exact:
-                # Nothing is compared any more.
-                self._states, self._reader = {}, Reader()
+            if self._looks.states and not self.exact:
+                self._looks.let_go()
             self.on_update(step.o)
 
     def begin_again(self) -> None:
@@ -482,10 +450,9 @@ class Observer:
         self.lock = threading.RLock()
         self._close_window()
         self.registry = Registry()
-        self._marks = Marks(self.registry)
-        self._collectives = Collectives(self.registry)
+        self.__post_init__()
         self.updates = 0
-        for held in (self._told, self._states, self._scaled, self._threads, self._stepped_in):
+        for held in (self._told, self._scaled, self._threads, self._stepped_in):
             held.clear()
         self._last_here = _Here()
 
@@ -494,9 +461,10 @@ class Observer:
         here = self._threads.get(threading.get_ident())
         if here is None:
             return
-        for held in (self._told, self._states, self._scaled, self._stepped_in, self._marks):
+        for held in (self._told, self._scaled, self._stepped_in, self._marks):
             held.clear()
-        self._reader, self._last_here = Reader(), _Here()
+        self._looks.let_go()
+        self._last_here = _Here()
         if here.window is not None:
             here.window.close()
         # Closed in the middle of a call it leaves the stack of modes the next time.
@@ -527,32 +495,7 @@ class Observer:
             **self._collectives.told(step.o),
         }
         if self.exact:
-            scale = float(divided) if divided is not None else 1.0
-            norms, used, empty, nonfinite, sparse, largest = [], [], 0, [], [], 0.0
-            peaks: dict[int, float] = {}
-            hook = None
-            squares = 0.0
-            for i in self.registry.owned[step.o]:
-                gradient = self._gradient(i)
-                if gradient is None:
-                    empty += 1
-                    continue
-                state = state_of(gradient, scale) if scale != 1.0 else self._states.get(i) or state_of(gradient)
-                if state.nonfinite:
-                    nonfinite.append(i)
-                if gradient.layout is torch.sparse_coo:
-                    sparse.append(i)
-                largest = max(largest, state.largest)
-                if is_hooked(parameter := self.registry.parameter(i)):
-                    peaks[i] = state.largest
-                    hook = hook or hook_site(parameter)
-                if not state.is_zero:
-                    used.append(i)
-                    norms.append(state.norm)
-                    squares += state.norm**2
-            event |= {"norm": math.sqrt(squares) if not math.isnan(squares) else math.nan, "largest": largest, "nonfinite": nonfinite}
-            event |= {"sparse": sparse, "hook": hook}
-            event |= {"tensors": used, "norms": norms, "empty": empty, "peaks": [i for i, top in peaks.items() if top == largest]}
+            event |= self._looks.used(step.o, float(divided) if divided is not None else 1.0)
         self._say("use", **event)
         step.evaluations += 1
         if not step.used or again or step.evaluations > 1:
@@ -566,28 +509,6 @@ class Observer:
         """Optimizers whose gradients are marked, and that no other thread steps."""
         return [o for o in self._marks.marked() if not self._is_elsewhere(o)]
 
-    def _gradient(self, i: int) -> torch.Tensor | None:
-        parameter = self.registry.parameter(i)
-        return None if parameter is None else parameter.grad
-
-    def _changes(self) -> tuple[dict[int, list[tuple[int, Change, float]]], dict[int, float]]:
-        """Read all gradients; what changed since the last look, by optimizer, and the norm of each optimizer's gradients now."""
-        before = self._states
-        now = self._reader.read({i: parameter.grad for i, parameter in self._parameters().items()})
-        self._states = before | now
-        changes = {
-            i: change
-            for i, state in now.items()
-            if (old := before.get(i)) is not state and (change := compare(old, state))[0] is not Change.NONE
-        }
-        by_optimizer = {}
-        if changes:
-            for o, owned in self.registry.optimizers():
-                mine = [(i, *changes[i]) for i in owned if i in changes]
-                if mine:
-                    by_optimizer[o] = mine
-        return by_optimizer, self._norms(self._states)
-
     def _parameters(self) -> dict[int, torch.Tensor]:
         """Those that no other thread trains."""
         elsewhere = {i for o in self._stepped_in if self._is_elsewhere(o) for i in self.registry.owned[o]}
@@ -600,33 +521,16 @@ class Observer:
         ident = threading.get_ident()
         return ident in self._threads and self._stepped_in.get(o, ident) != ident
 
-    def _norms(self, states: Mapping[int, State | None]) -> dict[int, float]:
-        norms = {}
-        for o, owned in self.registry.optimizers():
-            squares = sum(s.norm**2 for i in owned if (s := states.get(i)) is not None)
-            norms[o] = math.sqrt(squares) if squares == squares else math.nan
-        return norms
-
-    @staticmethod
-    def _norm_of(changes: list[tuple[int, Change, float]], states: Mapping[int, State | None]) -> float:
-        return math.hypot(*(s.norm for i, _, _ in changes if (s := states.get(i)) is not None))
-
-    def _norms_of_shards(self, o: int, states: Mapping[int, State | None], of: set[int] | None = None) -> list[float]:
-        """Of each group of the optimizer's sharded tensors, or of some of them, the norm of what this process holds."""
-        return [
-            math.hypot(*(s.norm for i in tensors if (of is None or i in of) and (s := states.get(i)) is not None))
-            for tensors, _ in self.registry.sharded[o]
-        ]
-
     def _look(self, *, zero: bool = False, by_step: bool = False) -> None:
         """Tell of changes that no call we know made, or the optimizer did, which may write gradients where it divides them."""
         if not self.exact:
             return
-        states = self._states
-        changed, after = self._changes()
+        states = self._looks.states
+        changed, after = self._looks.changes(self._parameters())
         if not changed:
             return
-        before = self._norms(states)
+        now = self._looks.states
+        before = self._looks.norms(states)
         step = self._here.steps[-1] if self._here.steps else None
         behind = step is not None and step.update_began and step.versions != self._versions(step.o)
         window = self._here.window
@@ -639,10 +543,10 @@ class Observer:
                 self._marks.saw_change(o)
             them = {i for i, _, _ in changes}
             shards = {
-                "before": self._norms_of_shards(o, states),
-                "after": self._norms_of_shards(o, self._states),
-                "before_of_them": self._norms_of_shards(o, states, them),
-                "after_of_them": self._norms_of_shards(o, self._states, them),
+                "before": self._looks.norms_of_shards(o, states),
+                "after": self._looks.norms_of_shards(o, now),
+                "before_of_them": self._looks.norms_of_shards(o, states, them),
+                "after_of_them": self._looks.norms_of_shards(o, now, them),
             }
             counts: dict[str, int] = {}
             for _, change, _ in changes:
@@ -657,8 +561,8 @@ class Observer:
                 clamp=next((f for _, c, f in changes if c is Change.CLAMPED), None),
                 before=before[o],
                 after=after[o],
-                before_of_them=self._norm_of(changes, states),
-                after_of_them=self._norm_of(changes, self._states),
+                before_of_them=norm_of(them, states),
+                after_of_them=norm_of(them, now),
                 shards=shards if self.registry.sharded[o] else {},
                 zero=zero,
                 in_step=bool(self._here.steps),
@@ -686,22 +590,6 @@ class Observer:
                     in_step=bool(self._here.steps),
                     site=call_site(),
                 )
-
-    def _copies(self, foreign: list[torch.Tensor]) -> int:
-        """How many tensors that no optimizer owns carry the very gradient of one that is owned, or all of an optimizer's in one."""
-        if not foreign or len(foreign) > len(self.registry) * 2:
-            return 0
-        states = [(s.norm, s.largest) for s in list(self._states.values()) if s is not None and not s.is_zero]
-        for _, owned in self.registry.optimizers():
-            own = [s for i in owned if (s := self._states.get(i)) is not None]
-            states.append((math.hypot(*(s.norm for s in own)), max((s.largest for s in own), default=0.0)))
-        marks = set(states)
-        # Scaled in float32; of a tensor with one element the quotient tells nothing.
-        scaled = {f"{norm / largest:.4g}" for norm, largest in states if norm > largest > 0}
-        copies = 0
-        for state in map(state_of, (q.grad for q in foreign if q.grad is not None)):
-            copies += (state.norm, state.largest) in marks or (state.largest > 0 and f"{state.norm / state.largest:.4g}" in scaled)
-        return copies
 
     # --- smaller things
 
@@ -743,29 +631,3 @@ def is_bound(bound: Any) -> bool:
 def _number(value: float | torch.Tensor) -> float:
     """For asking whether there is a scale at all: a tensor stands for one, and is not read."""
     return math.nan if isinstance(value, torch.Tensor) else float(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone() if value.numel() == 1 else str(tuple(value.shape))
-    return value if isinstance(value, int | float | bool | str | None) else str(value)
-
-
-def scalars_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in an event, each of which stands for a number."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for v in value.values() if isinstance(value, dict) else value:
-            yield from scalars_in(v)
-
-
-def as_json(value: Any, read: Callable[[torch.Tensor], float]) -> Any:
-    """An event with numbers for its tensors and keys as text, ready to be written."""
-    if isinstance(value, torch.Tensor):
-        return read(value)
-    if isinstance(value, dict):
-        return {str(k): as_json(v, read) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(v, read) for v in value]
-    return value

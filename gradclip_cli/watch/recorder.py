@@ -15,10 +15,11 @@ import torch
 
 from gradclip_cli.model.run import Values
 from gradclip_cli.runfile import RunWriter
+from gradclip_cli.watch.events import Event, as_json, scalars_in
 from gradclip_cli.watch.groups import Group
 from gradclip_cli.watch.host import Host, Progress
 from gradclip_cli.watch.measure import tensor_norms
-from gradclip_cli.watch.observer import Event, Observer, as_json, scalars_in
+from gradclip_cli.watch.observer import Observer
 from gradclip_cli.watch.registry import Registry
 from gradclip_cli.watch.signals import signals_wait
 
