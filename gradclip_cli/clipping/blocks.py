@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from queue import SimpleQueue
 from typing import BinaryIO
 
 import numpy as np
@@ -29,7 +30,7 @@ _SPAN_BYTES = 1 << 20
 _CHUNK = 1 << 19
 # What every stored number may be aligned to; without, numpy copies it first.
 _ALIGNMENT = 16
-# One of them reads, which takes a third of the work on float32.
+# One thread reads at a time, which takes a third of the work on float32.
 _MOST_THREADS = 4
 _NUM_POSITIONS = 3
 NUM_EXPONENTS = 2048
@@ -140,40 +141,41 @@ def measure(tensors: Sequence[StoredTensor], wanted: Wanted, ranks: Ranks) -> tu
 
 
 def _fill(table: Floats, histogram: npt.NDArray[np.int64], blocks: Sequence[Block], wanted: Wanted, ranks: Ranks) -> None:
-    """This thread only reads, straight on, and others measure meanwhile what it has read: no read waits until a thread wakes."""
-    spans = share(blocks, ranks)
-    num_measurers = max(1, min(_num_threads() - 1, len(spans)))
-    full: SimpleQueue[tuple[range, Sequence[npt.NDArray[np.uint8]], _Stored] | None] = SimpleQueue()
-    empty: SimpleQueue[_Stored | None] = SimpleQueue()
-    for _ in range(num_measurers + 2):
-        empty.put(_Stored())
+    left = deque(share(blocks, ranks))
+    num_threads = min(_num_threads(), len(left))
+    # One thread reads at a time, always what comes next, and the others measure meanwhile: the kernel reads ahead of who goes straight on.
+    turn = threading.Lock()
 
-    def measure_what_comes() -> npt.NDArray[np.int64]:
+    def work(reader: Reader) -> None:
         measurer = _Measurer(wanted)
-        try:
+        while True:
+            with turn:
+                if not left:
+                    histogram[:] += measurer.histogram
+                    return
+                span = left.popleft()
+                try:
+                    stored = measurer.read([blocks[i] for i in span], reader)
+                except GradclipError:
+                    left.clear()
+                    raise
             with np.errstate(all="ignore"):
-                while (read := full.get()) is not None:
-                    span, parts, stored = read
-                    for i, part in zip(span, parts, strict=True):
-                        measurer.measure(blocks[i], part, table[i])
-                    empty.put(stored)
-        finally:
-            # Who fails gives nothing back that the reader could wait for.
-            empty.put(None)
-        return measurer.histogram
+                for i, raw in zip(span, stored, strict=True):
+                    measurer.measure(blocks[i], raw, table[i])
 
-    with Reader() as reader, ThreadPoolExecutor(num_measurers) as pool:
-        measured = [pool.submit(measure_what_comes) for _ in range(num_measurers)]
+    with Reader() as reader:
+        if num_threads < 2:
+            work(reader)
+            return
+        pool = ThreadPoolExecutor(num_threads)
         try:
-            for span in spans:
-                if (stored := empty.get()) is None:
-                    break
-                full.put((span, stored.read([blocks[i] for i in span], reader), stored))
+            for done in [pool.submit(work, reader) for _ in range(num_threads)]:
+                done.result()
         finally:
-            for _ in measured:
-                full.put(None)
-        for each in measured:
-            histogram += each.result()
+            # After Ctrl-C what is left is not worth waiting for.
+            with turn:
+                left.clear()
+            pool.shutdown()
 
 
 def share(blocks: Sequence[Block], ranks: Ranks) -> list[range]:
@@ -267,32 +269,26 @@ def _open_to_read_on(path: Path) -> BinaryIO:
     return file
 
 
-class _Stored:
-    """A buffer for what is read at once."""
-
-    def __init__(self) -> None:
-        self._bytes = np.empty(_SPAN_BYTES, np.uint8)
-
-    def read(self, blocks: Sequence[Block], reader: Reader) -> list[npt.NDArray[np.uint8]]:
-        """The bytes of each block, overwritten by the next call."""
-        starts = [0, *accumulate(-(-b.num_bytes // _ALIGNMENT) * _ALIGNMENT for b in blocks)]
-        if self._bytes.size < starts[-1]:
-            self._bytes = np.empty(starts[-1], np.uint8)
-        parts = [self._bytes[at : at + b.num_bytes] for at, b in zip(starts, blocks, strict=False)]
-        for block, part in zip(blocks, parts, strict=True):
-            reader.read(block, part)
-        return parts
-
-
 class _Measurer:
     """The buffers of one thread, and what is done to a block in them."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
         self.histogram = np.zeros(NUM_EXPONENTS, np.int64)
+        self._stored = np.empty(_SPAN_BYTES, np.uint8)
         self._values = np.empty(_CHUNK)
         self._scratch = np.empty(_CHUNK)
         self._decode = Decoder(_CHUNK)
+
+    def read(self, blocks: Sequence[Block], reader: Reader) -> list[npt.NDArray[np.uint8]]:
+        """The bytes of each block, overwritten by the next call."""
+        starts = [0, *accumulate(-(-b.num_bytes // _ALIGNMENT) * _ALIGNMENT for b in blocks)]
+        if self._stored.size < starts[-1]:
+            self._stored = np.empty(starts[-1], np.uint8)
+        parts = [self._stored[at : at + b.num_bytes] for at, b in zip(starts, blocks, strict=False)]
+        for block, part in zip(blocks, parts, strict=True):
+            reader.read(block, part)
+        return parts
 
     def measure(self, block: Block, stored: npt.NDArray[np.uint8], row: Floats) -> None:
         """Write what is measured of a block to its row of the table."""
